@@ -1,0 +1,168 @@
+"""The machine's own error, measured: a baseline timed against itself, and against itself slowed by a known share.
+
+Kept per machine, GPU, driver and torch, with the times of the baselines that validations have measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fk_core import validate as validation
+from fk_core.records.device import Device
+from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
+from fk_core.records.task import TaskSpec
+from fk_core.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fk_core.harness import Harness
+
+LEAST = 0.002
+QUANTILE = 0.9
+CALIBRATION_OP = "rms_norm"
+
+
+class Floors:
+    """What is kept of each machine; small JSON files that are replaced whole."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def of(self, device: Device) -> float:
+        """A/A floor as a fraction: measured, or the default until it is."""
+        found = self._read(device).get("floor")
+        return float(found) if found is not None else self.settings.timing.default_floor
+
+    def measured(self, device: Device) -> float | None:
+        found = self._read(device).get("floor")
+        return None if found is None else float(found)
+
+    def keep(self, device: Device, floor: float, ratios: list[float]) -> None:
+        self._update(device, {"floor": floor, "ratios": ratios})
+
+    def times(self, device: Device, spec: TaskSpec) -> dict[str, tuple[float | None, float | None]]:
+        """Case id -> (floor_us, baseline_us), as validations of this task measured them here."""
+        kept = self._read(device).get("times", {}).get(spec.sha256, {})
+        return {case: (row[0], row[1]) for case, row in kept.items()}
+
+    def note_times(self, device: Device, spec: TaskSpec, report: ValidateReport) -> None:
+        rows = {c.id: [c.floor_us, c.baseline_us] for c in report.cases if c.baseline_us is not None}
+        if rows:
+            kept = self._read(device).get("times", {})
+            kept[spec.sha256] = kept.get(spec.sha256, {}) | rows
+            self._update(device, {"times": kept})
+
+    def _path(self, device: Device) -> Path:
+        parts = [device.uuid, device.driver, metadata.version("torch"), os.uname().nodename]
+        name = hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+        return self.settings.cache_dir / "machines" / f"{name}.json"
+
+    def _read(self, device: Device) -> dict[str, Any]:
+        try:
+            found = json.loads(self._path(device).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _update(self, device: Device, change: Mapping[str, Any]) -> None:
+        path = self._path(device)
+        # What is kept here only saves measuring again: failing to keep it must not fail the work.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(self._read(device) | dict(change))
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+                file.write(text)
+            os.replace(file.name, path)
+
+
+@dataclass
+class Calibration:
+    floor: float | None = None
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    planted: float = 0.03
+    planted_seen: float | None = None
+    planted_verdict: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+def run_twin(
+    harness: Harness,
+    op: str,
+    *,
+    device: Device,
+    cases: str = "default",
+    provider: str = "",
+    plant: Literal["", "candidate", "baseline"] = "",
+    floor: float | None = None,
+    progress: Callable[[str, float | None], None] = lambda doing, share: None,
+) -> ValidateReport:
+    """Validate the baseline in the candidate's place; ``plant`` slows one side by about 3%. Not journaled."""
+    spec = harness.catalog.get(op)
+    chosen = harness.catalog.select(spec, device.kind, cases)
+    desk = harness.desk(device)
+    if not provider:
+        from fk_core.child.baselines.base import production
+
+        first = chosen[0]
+        found = production(op, first.entry, first.form, first.dtype, device.kind, spec.baselines)
+        provider = found.name if found else "torch_eager"
+    request = ValidateRequest(op=op, source=f"# {provider} in the candidate's place", cases=cases)
+    hearing = validation.Hearing(
+        request, spec, chosen, device, floor=harness.floors.of(device) if floor is None else floor
+    )
+    return validation.validate(
+        hearing,
+        desk,
+        harness.leases,
+        harness.settings,
+        progress,
+        None,
+        spawn=lambda: desk.twin(spec, provider, plant=plant == "candidate"),
+        provider=provider,
+        plant=plant == "baseline",
+        seed=int.from_bytes(os.urandom(8), "little") >> 1,
+    )
+
+
+def calibrate(
+    harness: Harness,
+    device: Device,
+    *,
+    repeats: int = 3,
+    progress: Callable[[str, float | None], None] = lambda doing, share: None,
+) -> Calibration:
+    """A/A error over a few cases and repeats, and whether a planted 3% is seen. Keeps the floor."""
+    found = Calibration()
+    for number in range(repeats):
+        progress(f"the baseline against itself, {number + 1} of {repeats}", number / (repeats + 1))
+        report = run_twin(harness, CALIBRATION_OP, device=device, cases="quick")
+        if report.outcome is not Outcome.PASSED:
+            found.problems.append(report.summary)
+            continue
+        for case in report.cases:
+            if case.speedup is not None:
+                found.ratios.setdefault(case.id, []).append(case.speedup)
+    errors = sorted(abs(math.log(r)) for values in found.ratios.values() for r in values)
+    if errors:
+        place = min(len(errors) - 1, math.ceil(QUANTILE * len(errors)) - 1)
+        found.floor = max(LEAST, errors[place])
+        harness.floors.keep(device, found.floor, [r for v in found.ratios.values() for r in v])
+    progress("the baseline against itself with a planted slow-down", repeats / (repeats + 1))
+    planted = run_twin(harness, CALIBRATION_OP, device=device, cases="quick", plant="candidate")
+    if planted.outcome is Outcome.PASSED:
+        found.planted_seen = planted.speed.speedup
+        found.planted_verdict = planted.speed.verdict
+    else:
+        found.problems.append(planted.summary)
+    return found

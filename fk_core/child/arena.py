@@ -1,0 +1,128 @@
+"""Memory that judge and candidate both see: the judge owns it, the candidate's inputs are views of it.
+
+On the CPU a sealed memfd, on a GPU memory exported by descriptor (``cudadrv.SharedMemory``). Because the candidate
+works on the very bytes that the judge wrote, the judge reads for itself what became of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from math import prod
+from typing import Protocol
+
+import torch
+
+from fk_core.child import cudadrv
+
+ALIGN = 256
+_F_ADD_SEALS, _SEAL_SHRINK, _SEAL_GROW = 1033, 0x0002, 0x0004
+
+
+class Arena(Protocol):
+    """``size`` bytes on ``device`` that can be seen as tensors."""
+
+    size: int
+    device: torch.device
+
+    def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A contiguous tensor over the bytes at ``offset``, with a storage of its own that ends where the tensor ends."""
+        ...
+
+    def export(self) -> int:
+        """A descriptor to send to the other side; the caller closes it."""
+        ...
+
+
+class HostArena:
+    def __init__(self, fd: int, size: int) -> None:
+        self.size, self.device = size, torch.device("cpu")
+        self._fd = os.dup(fd)
+        self._map = mmap.mmap(self._fd, size)
+        self._view = memoryview(self._map)
+
+    @classmethod
+    def create(cls, size: int) -> HostArena:
+        size = max(size, mmap.PAGESIZE)
+        fd = os.memfd_create("fk-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW)
+            return cls(fd, size)
+        finally:
+            os.close(fd)
+
+    def export(self) -> int:
+        return os.dup(self._fd)
+
+    def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count = prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        end = offset + count * dtype.itemsize
+        if offset < 0 or end > self.size:
+            raise ValueError(f"bytes {offset} to {end} of an arena of {self.size}")
+        return torch.frombuffer(self._view[offset:end], dtype=dtype).view(shape)
+
+
+class _Pointer:
+    """Device memory in the form that ``torch.as_tensor`` takes without copying."""
+
+    def __init__(self, address: int, count: int, owner: object) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3}
+        self.owner = owner
+
+
+class DeviceArena:
+    def __init__(self, memory: cudadrv.SharedMemory, index: int) -> None:
+        self.size, self.device, self.memory = memory.size, torch.device("cuda", index), memory
+
+    @classmethod
+    def create(cls, size: int, index: int) -> DeviceArena:
+        return cls(cudadrv.SharedMemory.create(size, index), index)
+
+    @classmethod
+    def open(cls, fd: int, size: int, index: int) -> DeviceArena:
+        return cls(cudadrv.SharedMemory.open(fd, size, index), index)
+
+    def export(self) -> int:
+        return self.memory.export()
+
+    def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        count = prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype, device=self.device)
+        if offset % dtype.itemsize:
+            raise ValueError(f"offset {offset} is not a multiple of {dtype.itemsize}")
+        size = count * dtype.itemsize
+        if offset < 0 or offset + size > self.size:
+            raise ValueError(f"bytes {offset} to {offset + size} of an arena of {self.size}")
+        raw = torch.as_tensor(_Pointer(self.memory.address + offset, size, self), device=self.device)
+        return raw.view(dtype).view(shape)
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+def open_arena(fd: int, size: int, device: torch.device) -> Arena:
+    """The arena that a received descriptor stands for."""
+    if device.type == "cpu":
+        return HostArena(fd, size)
+    return DeviceArena.open(fd, size, device.index or 0)
+
+
+def create_arena(size: int, device: torch.device) -> Arena:
+    return HostArena.create(size) if device.type == "cpu" else DeviceArena.create(size, device.index or 0)
+
+
+class Cursor:
+    """Hands out consecutive aligned places in an arena."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.offset = start
+
+    def take(self, size: int) -> int:
+        offset = self.offset
+        self.offset = -(-(offset + size) // ALIGN) * ALIGN
+        return offset

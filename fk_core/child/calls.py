@@ -1,0 +1,92 @@
+"""One call of an operator, as the judge, the oracle and the input draws see it.
+
+Task specifications arrive here as plain dictionaries (``TaskSpec.model_dump()``), because children do not import the
+records of the parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fk_core.child.formulas import evaluate
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "bool": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    entry: str
+    form: str
+    arguments: tuple[str, ...]
+    """Tensor arguments that are passed, in order."""
+    dims: dict[str, int]
+    init: dict[str, Any]
+    """Every argument of ``__init__``, defaults filled in."""
+    dtype: torch.dtype
+    shapes: dict[str, tuple[int, ...]]
+    """Shape of each tensor argument that is passed."""
+    distribution: str
+
+
+def make_call(
+    task: Mapping[str, Any],
+    *,
+    entry: str,
+    form: str,
+    dims: Mapping[str, int],
+    init: Mapping[str, Any],
+    dtype: str,
+    distribution: str = "normal",
+) -> Call:
+    """The call that a case or a probe describes; shapes follow from ``dims``."""
+    arguments = tuple(task["entries"][entry]["forms"][form]["arguments"])
+    shapes = {name: shape_of(task["tensors"][name]["shape"], dims) for name in arguments}
+    full = {**init_defaults(task["entries"][entry]["init"]), **init}
+    return Call(entry, form, arguments, dict(dims), full, DTYPES[dtype], shapes, distribution)
+
+
+def shape_of(shape: list[str] | tuple[str, ...], dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate(side, dims) for side in shape)
+
+
+def state_shapes(task: Mapping[str, Any], call: Call) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters and buffers that ``load_state_dict(strict=True)`` will be given."""
+    state = task["entries"][call.entry]["state"]
+    return {name: shape_of(tensor["shape"], call.dims) for name, tensor in state.items()}
+
+
+def output_layout(task: Mapping[str, Any], call: Call) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Name, shape and dtype of each return value, in the order in which ``forward`` returns them."""
+    outputs = task["entries"][call.entry]["forms"][call.form]["outputs"]
+    return {
+        name: (
+            shape_of(output["shape"], call.dims),
+            call.dtype if output["dtype"] == "same" else DTYPES[output["dtype"]],
+        )
+        for name, output in outputs.items()
+    }
+
+
+def init_defaults(parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    return {parameter["name"]: parameter["default"] for parameter in parameters if parameter["has_default"]}
+
+
+def passed_init(parameters: list[dict[str, Any]], init: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of the construction: those of ``init`` that differ from the baseline's default.
+
+    A candidate may so leave out arguments that no case sets.
+    """
+    defaults = init_defaults(parameters)
+    return {name: value for name, value in init.items() if name not in defaults or defaults[name] != value}

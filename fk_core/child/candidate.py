@@ -1,0 +1,87 @@
+"""The untrusted side: loads one candidate file and does what the parent asks of it. It decides nothing.
+
+Whatever this process says is a claim. Inputs come by shared memory from the judge; there is no oracle, no baseline, no
+seed and no expected output in here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fk_core.child import loading
+from fk_core.child.guards import Guards
+from fk_core.child.runner import Runner
+from fk_core.child.wire import Channel, Closed
+
+_exit = os._exit
+
+
+def main(channel: Channel, config: dict[str, Any]) -> None:
+    """Serve until the parent closes the channel or says ``bye``.
+
+    ``config``: ``path`` of the candidate file, ``scratch``, ``device`` (``cpu`` or ``cuda:N``), ``forbidden`` paths,
+    ``allow``ed production libraries, ``threads``.
+    """
+    torch.set_num_threads(int(config.get("threads", 1)))
+    device = torch.device(config["device"])
+    scratch = config["scratch"]
+    guards = Guards(config["path"], scratch, forbidden=config.get("forbidden", []), allow=config.get("allow", []))
+    loaded: dict[str, Any] = {}
+
+    def build(
+        entry: str, init: dict[str, Any], state: dict[str, Tensor], dtype: torch.dtype, where: torch.device
+    ) -> Any:
+        return loading.construct(loading.find_class(loaded["module"], entry), init, state, dtype, where)
+
+    runner = Runner(device, build)
+    armed = False
+    while True:
+        try:
+            frame = channel.receive()
+        except Closed:
+            _exit(0)
+        body = frame.body
+        try:
+            if body["do"] == "load":
+                guards.arm()
+                armed = True
+                loaded["module"] = loading.import_file(config["path"])
+                for entry in body["entries"]:
+                    loading.find_class(loaded["module"], entry)
+                answer: dict[str, Any] = {"findings": guards.checkpoint("import")}
+            elif body["do"] == "context":
+                answer = _context(device)
+            elif body["do"] == "checkpoint":
+                gc.collect()
+                answer = {"findings": guards.checkpoint(body["where"]) if armed else []}
+            elif body["do"] == "bye":
+                channel.reply(frame, {})
+                _exit(0)
+            else:
+                answer = runner.handle(body, frame.fds)
+        except loading.ContractBroken as error:
+            channel.reply(frame, {"contract": str(error)}, error=True)
+            continue
+        except BaseException as error:  # noqa: BLE001 - all that the candidate raises is for the parent to judge
+            sys.stderr.flush()
+            told = loading.describe(error, scratch)
+            told["findings"] = guards.checkpoint(body["do"]) if armed else []
+            channel.reply(frame, {"exception": told}, error=True)
+            continue
+        channel.reply(frame, answer)
+
+
+def _context(device: torch.device) -> dict[str, Any]:
+    """Start CUDA, which takes a quarter of a second, while nothing else waits for it."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+        torch.cuda.synchronize()
+    return {"scratch": Path.cwd().name}

@@ -1,0 +1,212 @@
+"""The few CUDA driver calls that torch does not offer: memory shared by descriptor, and reading a captured graph.
+
+ctypes over ``libcuda.so.1``. Structures follow ``cuda.h`` of CUDA 12 and 13. Every call raises ``CudaError`` with the
+driver's own name for the error. Call only after torch has made the device's context current in this thread.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from functools import lru_cache
+
+_HANDLE_POSIX_FD = 1
+_ALLOCATION_PINNED = 1
+_LOCATION_DEVICE = 1
+_ACCESS_READ_WRITE = 3
+_LIMIT_PERSISTING_L2 = 0x06
+
+NODE_KINDS = {
+    0: "kernel",
+    1: "memcpy",
+    2: "memset",
+    3: "host",
+    4: "graph",
+    5: "empty",
+    6: "wait_event",
+    7: "event_record",
+    8: "semaphore_signal",
+    9: "semaphore_wait",
+    10: "mem_alloc",
+    11: "mem_free",
+    12: "batch_mem_op",
+    13: "conditional",
+}
+
+
+class CudaError(RuntimeError):
+    """A driver call failed."""
+
+
+class _Location(c.Structure):
+    _fields_ = (("type", c.c_int), ("id", c.c_int))
+
+
+class _AllocFlags(c.Structure):
+    _fields_ = (
+        ("compression", c.c_ubyte),
+        ("rdma", c.c_ubyte),
+        ("usage", c.c_ushort),
+        ("reserved", c.c_ubyte * 4),
+    )
+
+
+class _AllocProp(c.Structure):
+    _fields_ = (
+        ("type", c.c_int),
+        ("handle_types", c.c_int),
+        ("location", _Location),
+        ("win32", c.c_void_p),
+        ("flags", _AllocFlags),
+    )
+
+
+class _AccessDesc(c.Structure):
+    _fields_ = (("location", _Location), ("flags", c.c_int))
+
+
+class _EdgeData(c.Structure):
+    _fields_ = (("from_port", c.c_ubyte), ("to_port", c.c_ubyte), ("type", c.c_ubyte), ("reserved", c.c_ubyte * 5))
+
+
+@lru_cache(maxsize=1)
+def _lib() -> c.CDLL:
+    return c.CDLL("libcuda.so.1")
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        name = c.c_char_p()
+        _lib().cuGetErrorName(c.c_int(status), c.byref(name))
+        raise CudaError(f"{what}: {(name.value or b'?').decode()} ({status})")
+
+
+def _prop(device: int) -> _AllocProp:
+    prop = _AllocProp()
+    prop.type = _ALLOCATION_PINNED
+    prop.handle_types = _HANDLE_POSIX_FD
+    prop.location = _Location(_LOCATION_DEVICE, device)
+    return prop
+
+
+def granularity(device: int) -> int:
+    """Bytes that shared allocations are rounded up to."""
+    size = c.c_size_t()
+    prop = _prop(device)
+    _check(_lib().cuMemGetAllocationGranularity(c.byref(size), c.byref(prop), c.c_int(1)), "allocation granularity")
+    return size.value
+
+
+class SharedMemory:
+    """Device memory that another process maps through a file descriptor, whatever its user or namespaces.
+
+    The creator calls :meth:`create` and sends ``export()``; the other side calls :meth:`open` with what it received.
+    The memory goes back to the driver when the last process that maps it has ended.
+    """
+
+    def __init__(self, handle: int, size: int, device: int) -> None:
+        self.size, self.device = size, device
+        self._handle = c.c_ulonglong(handle)
+        address = c.c_ulonglong()
+        lib = _lib()
+        _check(
+            lib.cuMemAddressReserve(
+                c.byref(address), c.c_size_t(size), c.c_size_t(0), c.c_ulonglong(0), c.c_ulonglong(0)
+            ),
+            "reserve addresses",
+        )
+        self.address = address.value
+        _check(lib.cuMemMap(address, c.c_size_t(size), c.c_size_t(0), self._handle, c.c_ulonglong(0)), "map memory")
+        access = _AccessDesc(_Location(_LOCATION_DEVICE, device), _ACCESS_READ_WRITE)
+        _check(lib.cuMemSetAccess(address, c.c_size_t(size), c.byref(access), c.c_size_t(1)), "allow access")
+
+    @classmethod
+    def create(cls, size: int, device: int) -> SharedMemory:
+        step = granularity(device)
+        size = -(-size // step) * step
+        handle = c.c_ulonglong()
+        prop = _prop(device)
+        _check(
+            _lib().cuMemCreate(c.byref(handle), c.c_size_t(size), c.byref(prop), c.c_ulonglong(0)),
+            f"allocate {size} bytes of shared device memory",
+        )
+        return cls(handle.value, size, device)
+
+    def export(self) -> int:
+        """A new descriptor for this memory; the caller closes it."""
+        fd = c.c_int(-1)
+        _check(
+            _lib().cuMemExportToShareableHandle(c.byref(fd), self._handle, c.c_int(_HANDLE_POSIX_FD), c.c_ulonglong(0)),
+            "export memory",
+        )
+        return fd.value
+
+    @classmethod
+    def open(cls, fd: int, size: int, device: int) -> SharedMemory:
+        handle = c.c_ulonglong()
+        _check(
+            _lib().cuMemImportFromShareableHandle(c.byref(handle), c.c_void_p(fd), c.c_int(_HANDLE_POSIX_FD)),
+            "import memory",
+        )
+        return cls(handle.value, size, device)
+
+    def close(self) -> None:
+        if self.address:
+            lib = _lib()
+            _check(lib.cuMemUnmap(c.c_ulonglong(self.address), c.c_size_t(self.size)), "unmap memory")
+            _check(lib.cuMemAddressFree(c.c_ulonglong(self.address), c.c_size_t(self.size)), "free addresses")
+            _check(lib.cuMemRelease(self._handle), "release memory")
+            self.address = 0
+
+
+def copy(target: int, source: int, size: int, stream: int) -> None:
+    """Enqueue a copy of bytes between two device addresses."""
+    _check(
+        _lib().cuMemcpyDtoDAsync_v2(c.c_ulonglong(target), c.c_ulonglong(source), c.c_size_t(size), c.c_void_p(stream)),
+        "copy",
+    )
+
+
+def graph_nodes(graph: int) -> dict[str, int]:
+    """How many nodes of each kind a captured ``cudaGraph_t`` has; child graphs count as ``graph``."""
+    lib = _lib()
+    count = c.c_size_t()
+    _check(lib.cuGraphGetNodes(c.c_void_p(graph), None, c.byref(count)), "count graph nodes")
+    nodes = (c.c_void_p * max(1, count.value))()
+    if count.value:
+        _check(lib.cuGraphGetNodes(c.c_void_p(graph), nodes, c.byref(count)), "list graph nodes")
+    kinds: dict[str, int] = {}
+    for node in nodes[: count.value]:
+        kind = c.c_int()
+        _check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
+        name = NODE_KINDS.get(kind.value, f"kind {kind.value}")
+        kinds[name] = kinds.get(name, 0) + 1
+    return kinds
+
+
+def graph_edges(graph: int) -> tuple[int, int, int]:
+    """Edges of a captured graph: (all, programmatic ones as PDL makes, nodes with more than one way in or out)."""
+    lib = _lib()
+    name = "cuGraphGetEdges_v2" if hasattr(lib, "cuGraphGetEdges_v2") else "cuGraphGetEdges"
+    get = getattr(lib, name)
+    count = c.c_size_t()
+    _check(get(c.c_void_p(graph), None, None, None, c.byref(count)), "count graph edges")
+    if not count.value:
+        return 0, 0, 0
+    start, end = (c.c_void_p * count.value)(), (c.c_void_p * count.value)()
+    data = (_EdgeData * count.value)()
+    _check(get(c.c_void_p(graph), start, end, data, c.byref(count)), "list graph edges")
+    programmatic = sum(1 for edge in data if edge.type == 1)
+    outs: dict[int, int] = {}
+    ins: dict[int, int] = {}
+    for a, b in zip(start, end, strict=True):
+        outs[a] = outs.get(a, 0) + 1
+        ins[b] = ins.get(b, 0) + 1
+    forks = sum(1 for n in outs.values() if n > 1) + sum(1 for n in ins.values() if n > 1)
+    return count.value, programmatic, forks
+
+
+def reset_persisting_l2() -> None:
+    """Turn lines that were marked persisting back to normal, and take the set-aside away."""
+    lib = _lib()
+    _check(lib.cuCtxResetPersistingL2Cache(), "reset persisting L2")
+    _check(lib.cuCtxSetLimit(c.c_int(_LIMIT_PERSISTING_L2), c.c_size_t(0)), "limit persisting L2")

@@ -1,0 +1,206 @@
+"""How input and state tensors are drawn, by name and from a seeded generator.
+
+Everything is drawn in fp32 on the generator's device and then rounded to the dtype of the case: the oracle sees the
+rounded values, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+GENERIC = frozenset({"normal", "large", "heavy", "shifted", "repeated_row"})
+"""Values without structure: rounding errors are independent, so that the rms and row-scale tests hold."""
+MANDATORY = ("normal", "large", "tiny", "constant", "cancellation", "outliers")
+"""A wrong kernel is known for each of these that passes all the others."""
+OUTLIER_SCALE = 300.0
+
+
+def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    made = torch.Generator(device)
+    made.manual_seed(seed & (2**63 - 1))
+    return made
+
+
+def draw(name: str, shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    """A tensor of the distribution ``name`` on the generator's device. Raises ``KeyError`` with the known names."""
+    if name not in DISTRIBUTIONS:
+        raise KeyError(f"no distribution {name!r}; known: {', '.join(sorted(DISTRIBUTIONS))}")
+    return DISTRIBUTIONS[name](shape, dtype, source).to(dtype)
+
+
+def draw_state(name: str, shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    """A parameter or buffer: ``normal``, ``norm_weight`` or ``linear_weight``. Never ones or zeros."""
+    if name == "normal":
+        values = _normal(shape, source)
+    elif name == "norm_weight":
+        values = (0.5 + _uniform(shape, source)) * torch.where(_uniform(shape, source) < 0.2, -1.0, 1.0)
+    elif name == "linear_weight":
+        values = _normal(shape, source) / math.sqrt(max(1, shape[-1]))
+    else:
+        raise KeyError(f"no draw {name!r} for state; known: linear_weight, norm_weight, normal")
+    return values.to(dtype)
+
+
+class Drawer:
+    """Draws the arguments of one call, in the order asked: what ``make_inputs`` of a task gets as ``draw``.
+
+    It remembers what it drew, since some distributions relate arguments to each other: under ``cancellation`` a second
+    argument of the same shape is nearly the negative of the first.
+    """
+
+    def __init__(
+        self, distribution: str, shapes: dict[str, Shape], dtype: torch.dtype, source: torch.Generator
+    ) -> None:
+        self.distribution, self.shapes, self.dtype, self.source = distribution, shapes, dtype, source
+        self._drawn: list[Tensor] = []
+
+    def __call__(self, name: str) -> Tensor:
+        shape = self.shapes[name]
+        partner = next((tensor for tensor in self._drawn if tuple(tensor.shape) == shape), None)
+        if self.distribution == "cancellation" and partner is not None:
+            made = _nearly_opposite(partner, self.source)
+        else:
+            made = draw(self.distribution, shape, self.dtype, self.source)
+        self._drawn.append(made)
+        return made
+
+
+def _normal(shape: Shape, source: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=source, device=source.device)
+
+
+def _uniform(shape: Shape, source: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=source, device=source.device)
+
+
+def _sign(shape: Shape, source: torch.Generator) -> Tensor:
+    return torch.where(_uniform(shape, source) < 0.5, -1.0, 1.0)
+
+
+def _scalar(source: torch.Generator, low: float, high: float) -> float:
+    return low + (high - low) * float(_uniform((), source))
+
+
+def _plain(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return _normal(shape, source)
+
+
+def _large(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return _normal(shape, source) * 20
+
+
+def _tiny(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return _normal(shape, source) * 1e-4
+
+
+def _heavy(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    # The bound keeps the rarest values within fp16.
+    return (_normal(shape, source) * torch.exp(1.5 * _normal(shape, source))).clamp(-3e4, 3e4)
+
+
+def _shifted(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return _normal(shape, source) + 3
+
+
+def _integers(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return torch.randint(-8, 9, shape, generator=source, device=source.device).float()
+
+
+def _zeros(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return torch.zeros(shape, device=source.device)
+
+
+def _negative_zeros(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return torch.full(shape, -0.0, device=source.device)
+
+
+def _constant(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return torch.full(shape, _scalar(source, 0.5, 2.0), device=source.device) * _sign((), source)
+
+
+def _huge(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    # The squares of 1e15 still fit fp32; those of 8e3 overflow fp16 and not fp32.
+    size = 8e3 if dtype == torch.float16 else 1e15
+    return _sign(shape, source) * (0.5 + _uniform(shape, source)) * size
+
+
+def _denormals(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    # In fp64, where they are normal numbers: fp32 might flush them on the way.
+    return (_uniform(shape, source).double() * 2 - 1) * torch.finfo(dtype).smallest_normal
+
+
+def _negative(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    return _normal(shape, source) * 4 - 12
+
+
+def _repeated_row(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    values = _normal(shape, source)
+    if values.dim() > 1 and values.shape[0] > 1:
+        values[-1] = values[0]
+    return values
+
+
+def _outliers(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    values = _normal(shape, source)
+    width = shape[-1] if shape else 1
+    count = max(1, width // 128)
+    channels = torch.randperm(width, generator=source, device=source.device)[:count]
+    values.reshape(-1, width)[:, channels] *= OUTLIER_SCALE
+    return values
+
+
+def _cancellation(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    """Neighbours of nearly opposite values: sums over a row are far smaller than what is summed."""
+    values = _normal(shape, source) * 30
+    width = shape[-1] if shape else 1
+    half = width // 2
+    rows = values.reshape(-1, width)
+    rows[:, 1 : 2 * half : 2] = -rows[:, 0 : 2 * half : 2] + 0.1 * rows[:, 1 : 2 * half : 2]
+    return values
+
+
+def _nearly_opposite(partner: Tensor, source: torch.Generator) -> Tensor:
+    shape = tuple(partner.shape)
+    off = torch.where(_uniform(shape, source) < 0.125, 0.0, _normal(shape, source) * 2.0**-6)
+    return (-partner.float() * (1 + off)).to(partner.dtype)
+
+
+def _masked(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    """-inf at three tenths of the places and, in every second row, behind a random column; never in column 0."""
+    values = _normal(shape, source) * 3
+    width = shape[-1] if shape else 1
+    rows = values.reshape(-1, width)
+    gone = _uniform((rows.shape[0], width), source) < 0.3
+    kept = (_uniform((rows.shape[0], 1), source) * width).long()
+    tail = torch.arange(width, device=source.device) > kept
+    tail[1::2] = False
+    gone |= tail
+    gone[:, 0] = False
+    rows[gone] = -math.inf
+    return values
+
+
+DISTRIBUTIONS: dict[str, Callable[[Shape, torch.dtype, torch.Generator], Tensor]] = {
+    "normal": _plain,
+    "large": _large,
+    "tiny": _tiny,
+    "heavy": _heavy,
+    "shifted": _shifted,
+    "integers": _integers,
+    "zeros": _zeros,
+    "constant": _constant,
+    "huge": _huge,
+    "negative_zeros": _negative_zeros,
+    "denormals": _denormals,
+    "negative": _negative,
+    "repeated_row": _repeated_row,
+    "outliers": _outliers,
+    "cancellation": _cancellation,
+    "masked": _masked,
+}

@@ -1,0 +1,146 @@
+"""The second line of defence inside the candidate's process: it names what was done, by whom, and what to do instead.
+
+    guards = Guards(candidate_file, scratch, forbidden=[...], policy=[...], allow=[...])
+    guards.arm()                      # before the file is imported
+    ...                               # import, construct
+    guards.checkpoint("import")       # then calls
+    guards.checkpoint("calls")
+
+A finding is a dict of ``kind``, ``what``, ``where``, ``instead`` and ``severity``: ``reject`` (tampering), ``policy``
+(a production library that the caller did not allow) or ``warn`` (odd, and no reason to reject). Code that owns its
+process can lie about all of this; what it cannot touch are the other processes, which decide.
+"""
+
+from __future__ import annotations
+
+import json  # noqa: F401 - loaded so that the identity table covers it, like the ones below
+import os
+import statistics  # noqa: F401
+import sys
+from typing import Any
+
+import torch
+import torch.utils.benchmark
+import triton.testing
+
+from fk_core.child.audit import Audit
+from fk_core.child.finding import POLICY, Finding, finding
+from fk_core.child.identity import Table
+from fk_core.child.origins import Origins
+from fk_core.child.residue import Standing
+
+PRODUCTION_LIBRARIES = (
+    *("vllm", "flashinfer", "liger_kernel", "sgl_kernel", "sglang", "apex", "flash_attn", "flash_attn_interface"),
+    *("quack", "tensorrt_llm", "aiter", "transformer_engine", "fla", "xformers", "deep_gemm", "unsloth", "torchao"),
+)
+"""Packages whose kernels are what a candidate is measured against."""
+
+_MARKS = (bool, int, str, set, frozenset, tuple, dict, type(None))
+_type, _getattribute = type, object.__getattribute__
+_Tensor, _strided = torch.Tensor, torch.strided
+_base = torch._C.TensorBase
+_storage, _numel, _offset, _element = _base.untyped_storage, _base.numel, _base.storage_offset, _base.element_size
+_size, _stride, _is_conj, _is_neg = _base.size, _base.stride, _base.is_conj, _base.is_neg
+_device, _layout = _base.device.__get__, _base.layout.__get__
+_nbytes, _address = torch.UntypedStorage.nbytes, torch.UntypedStorage.data_ptr
+_is_functional = torch._is_functional_tensor
+
+
+class Guards:
+    """Watches one candidate file. Make and arm it before the file is imported; it cannot be taken off again."""
+
+    def __init__(
+        self,
+        candidate_file: str,
+        scratch: str,
+        *,
+        forbidden: list[str] | tuple[str, ...] = (),
+        policy: list[str] | tuple[str, ...] = PRODUCTION_LIBRARIES,
+        allow: list[str] | tuple[str, ...] = (),
+    ) -> None:
+        self._origins = Origins(os.path.abspath(candidate_file), scratch)
+        self._audit = Audit(
+            self._origins, scratch=scratch, forbidden=list(forbidden), policy=list(policy), allow=list(allow)
+        )
+        self._reported = 0
+        self._told: set[tuple[str, str]] = set()
+        self._table: Table | None = None
+        self._standing: Standing | None = None
+        self._loaded: frozenset[str] = frozenset()
+
+    def arm(self) -> None:
+        """Remember what everything is like, then start to listen."""
+        self._audit.arm()
+        self._table = Table()
+        self._standing = Standing()
+        self._loaded = frozenset(sys.modules)
+
+    def checkpoint(self, where: str, *, at_rest: bool = True) -> list[Finding]:
+        """What is new since the last checkpoint. ``where`` names the moment: ``import``, ``calls``, ``final``.
+
+        Call it only while no call of the candidate runs. After the first one, starting a thread or a program counts
+        as done in ``forward``.
+        """
+        if self._table is None or self._standing is None:
+            raise RuntimeError("arm() must come before checkpoint()")
+        seen = self._audit.findings[self._reported :]
+        self._reported = len(self._audit.findings)
+        seen += self._table.compare(self._origins)
+        seen += self._standing.compare(self._origins, self._audit.threads, at_rest=at_rest)
+        seen += self._libraries()
+        self._audit.phase = "calls"
+        fresh = []
+        for entry in seen:
+            key = (entry["kind"], entry["what"])
+            if key not in self._told:
+                self._told.add(key)
+                fresh.append({**entry, "where": entry["where"] or f"seen after {where}"})
+        return fresh
+
+    def _libraries(self) -> list[Finding]:
+        """Production libraries that are loaded now and were not before, whoever asked for them."""
+        new = {name.partition(".")[0] for name in set(sys.modules) - self._loaded}
+        return [
+            finding(
+                "baseline_call",
+                f"{name} was loaded",
+                instead=f"write the kernel itself, or ask the caller to allow {name}",
+                severity=POLICY,
+            )
+            for name in sorted(new & self._audit.policy)
+        ]
+
+
+def plain_tensor(obj: Any) -> str | None:
+    """Why an output is no plain tensor with memory behind every element, or None if it is one.
+
+    Looks through functions bound before the candidate was loaded and runs none of the object's own code.
+    """
+    if _type(obj) is not _Tensor:
+        return f"it is a {_type(obj).__module__}.{_type(obj).__qualname__}, not a torch.Tensor"
+    # torch.compile marks its outputs; anything that could be called is no such mark.
+    attributes = [
+        name
+        for name, value in _getattribute(obj, "__dict__").items()
+        if not (_type(name) is str and name.startswith("_dynamo_") and _type(value) in _MARKS)
+    ]
+    if attributes:
+        return f"it carries attributes of its own: {', '.join(sorted(map(str, attributes)))[:120]}"
+    if _layout(obj) is not _strided:
+        return f"its layout is {_layout(obj)}, not strided"
+    if _device(obj).type == "meta" or _is_functional(obj):
+        return "it has no memory"
+    if _is_conj(obj) or _is_neg(obj):
+        return "it is a lazy conjugate or negative view"
+    if not _numel(obj):
+        return None
+    sizes, strides = _size(obj), _stride(obj)
+    last = _offset(obj) + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    needed = (last + 1) * _element(obj)
+    storage = _storage(obj)
+    if _nbytes(storage) < needed or _address(storage) == 0:
+        return f"its storage has {_nbytes(storage)} bytes where {needed} are needed"
+    return None
+
+
+assert triton.testing is not None  # loaded for the identity table

@@ -1,0 +1,482 @@
+"""The trusted side of one device: makes inputs, holds oracle and production baseline, compares, times the baseline.
+
+One process a device, warm between jobs. It never loads candidate code; a candidate reaches it only through shared
+memory, as bytes, and through descriptions that the parent has checked. Requests are answered one after another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import asdict
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fk_core.child import compare, inputs
+from fk_core.child.arena import Arena, Cursor, create_arena
+from fk_core.child.baselines.base import BaselineUnusable, Provider, production, provider
+from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, passed_init
+from fk_core.child.ceilings import Ceilings
+from fk_core.child.judge_timing import TimingDesk
+from fk_core.child.loading import describe
+from fk_core.child.oracle import Oracle, Reference
+from fk_core.child.planted import PlantedGroup
+from fk_core.child.runner import Forward, Runner
+from fk_core.child.wire import Channel, Closed
+
+_RECHECK_BYTES = 1 << 20
+_SHIFT = 64 << 10
+
+
+def main(channel: Channel, config: dict[str, Any]) -> None:
+    """``config``: ``device`` (``cpu`` or ``cuda:N``), ``threads``."""
+    torch.set_num_threads(int(config.get("threads", 1)))
+    device = torch.device(config["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+    judge = Judge(device)
+    while True:
+        try:
+            frame = channel.receive()
+        except Closed:
+            os._exit(0)
+        try:
+            answer = judge.handle(frame.body)
+            fds = tuple(answer.pop("fds", ()))
+        except BaseException as error:  # noqa: BLE001 - told to the parent, which blames the harness
+            channel.reply(frame, {"exception": describe(error, "/nonexistent")}, error=True)
+            continue
+        channel.reply(frame, answer, fds=fds)
+        for fd in fds:
+            os.close(fd)
+
+
+class Judge:
+    """State of the job at hand, and what outlives it: ceilings of the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.ceilings = Ceilings(device)
+        self.job: Job | None = None
+
+    def handle(self, body: dict[str, Any]) -> dict[str, Any]:
+        do = body["do"]
+        if do == "open":
+            self.job = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.job = Job(self.device, body, self.ceilings)
+            return self.job.opened()
+        if do == "close":
+            self.job = None
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+            return {}
+        if do == "machine":
+            return self.ceilings.as_dict()
+        if do == "memory":
+            free, total = torch.cuda.mem_get_info(self.device) if self.device.type == "cuda" else (0, 0)
+            return {"free": free, "total": total}
+        if self.job is None:
+            raise RuntimeError(f"{do!r} outside a job")
+        return self.job.handle(body)
+
+
+class Job:
+    """One validation: its plan of calls, modules, references."""
+
+    def __init__(self, device: torch.device, body: dict[str, Any], ceilings: Ceilings) -> None:
+        self.device, self.task = device, body["task"]
+        self.cases = {case["id"]: case for case in body["cases"]}
+        self.seed = int(body["seed"])
+        self.oracle = Oracle(self.task["path"], self.task["sha256"])
+        self.probes = inputs.plan(self.task, list(self.cases.values()), self.seed, cpu=device.type == "cpu")
+        self.provider = self._provider(body.get("provider", ""))
+        self.planted = PlantedGroup() if body.get("plant") else None
+        self.runner = Runner(device, self._build)
+        self.modules: dict[str, dict[str, Any]] = {}
+        self.states: dict[str, dict[str, Tensor]] = {}
+        self.keys: list[str] = []
+        cursor = Cursor()
+        for probe in self.probes:
+            self.keys.append(self._module(inputs.call_of(self.task, probe), cursor))
+        self.probe_start = cursor.offset
+        room = max((self._room(i) for i in range(len(self.probes))), default=0)
+        self.arena: Arena = create_arena(self.probe_start + _SHIFT + room, device)
+        for key, recipe in self.modules.items():
+            for name, place in recipe["state"].items():
+                self._view(place).copy_(self.states[key][name])
+        self.runner.arenas["main"] = self.arena
+        self.starts: dict[int, int] = {}
+        self.given: dict[str, Tensor] = {}
+        self.laid: dict[str, Any] = {}
+        self.outputs: dict[int, list[Tensor]] = {}
+        self.stable: dict[int, list[int]] = {}
+        self.flags: dict[str, bool] = {}
+        self.rng = random.Random(self.seed ^ 0x5EED)
+        self.timing = TimingDesk(self, ceilings)
+
+    def _provider(self, name: str) -> Provider:
+        if name:
+            return provider(name)
+        first = next(iter(self.cases.values()))
+        found = production(
+            self.task["name"],
+            first["entry"],
+            first["form"],
+            first["dtype"],
+            self.device.type,
+            self.task["baselines"],
+        )
+        if found is None:
+            raise BaselineUnusable(f"none of {', '.join(self.task['baselines'])} is installed and has this kernel")
+        return found
+
+    def _build(
+        self, entry: str, init: dict[str, Any], state: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+    ) -> Forward:
+        full = {**init_defaults(self.task["entries"][entry]["init"]), **init}
+        forward = self.provider.build(self.task["name"], entry, full, state, dtype, device)
+        return forward if self.planted is None else self.planted(forward)
+
+    def key_of(self, call: Call) -> str:
+        """Names the module that a call needs: class, dtype, init arguments, shapes of the weights."""
+        passed = passed_init(self.task["entries"][call.entry]["init"], call.init)
+        dtype = str(call.dtype).removeprefix("torch.")
+        shapes = {n: list(s) for n, s in inputs.state_shapes(self.task, call).items()}
+        return json.dumps([call.entry, dtype, passed, shapes], sort_keys=True)
+
+    def _module(self, call: Call, cursor: Cursor) -> str:
+        """Note the module that a call needs, draw its weights once, and give its key."""
+        key = self.key_of(call)
+        if key not in self.modules:
+            passed = passed_init(self.task["entries"][call.entry]["init"], call.init)
+            dtype = str(call.dtype).removeprefix("torch.")
+            seed = random.Random(f"{self.seed}/{key}").getrandbits(63)
+            state = inputs.state_of(self.task, call, seed, self.device)
+            places = {
+                name: {
+                    "at": cursor.take(tensor.numel() * tensor.element_size()),
+                    "shape": list(tensor.shape),
+                    "dtype": str(tensor.dtype).removeprefix("torch."),
+                    "bytes": tensor.numel() * tensor.element_size(),
+                }
+                for name, tensor in state.items()
+            }
+            self.modules[key] = {"key": key, "entry": call.entry, "init": passed, "dtype": dtype, "state": places}
+            self.states[key] = state
+        return key
+
+    def _room(self, index: int) -> int:
+        call = inputs.call_of(self.task, self.probes[index])
+        size = sum(prod(s) for s in call.shapes.values()) * call.dtype.itemsize * 2
+        size += sum(prod(s) * d.itemsize for s, d in output_layout(self.task, call).values())
+        return size + _RECHECK_BYTES * 2 + 4096
+
+    def opened(self) -> dict[str, Any]:
+        """What the parent and the candidate need to begin; the arena's descriptor comes along."""
+        return {
+            "modules": list(self.modules.values()),
+            "keys": self.keys,
+            "probes": [
+                {k: v for k, v in asdict(p).items() if k in ("case_id", "why", "gating", "may_raise", "hidden", "dims")}
+                | {"dtype": p.dtype, "init": p.init}
+                for p in self.probes
+            ],
+            "arena": {"size": self.arena.size},
+            "baseline": {
+                "name": self.provider.name,
+                "what": self.provider.what(self.task["name"]),
+                "version": self.provider.installed() or "",
+            },
+            "fds": [self.arena.export()],
+        }
+
+    def handle(self, body: dict[str, Any]) -> dict[str, Any]:
+        do = body["do"]
+        if do == "probe":
+            return self.lay(body["i"])
+        if do == "judge":
+            return self.judge(body["i"], body["outputs"], body["aliases"])
+        if do == "step":
+            told = self.judge(body["i"], body["outputs"], body["aliases"])
+            following = self.lay(body["i"] + 1) if told["ok"] and body["i"] + 1 < len(self.probes) else None
+            return {"told": told, "laid": following}
+        if do == "state":
+            return self.state_places(body["key"])
+        if do == "judge_state":
+            return self.judge_state(body["key"], body["copied"])
+        if do == "flags":
+            return {"flags": self.flags}
+        if do == "prepare":
+            return self.prepare_baseline(body["key"])
+        return self.timing.handle(body)
+
+    # -- correctness -----------------------------------------------------------------------------------------------
+
+    def _view(self, place: dict[str, Any]) -> Tensor:
+        tensor = self.arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
+        return tensor[..., : place["width"]] if place.get("width") else tensor
+
+    def lay(self, i: int) -> dict[str, Any]:
+        """Write the inputs of call ``i`` into the arena and say where they and the outputs lie."""
+        probe = self.probes[i]
+        call = inputs.call_of(self.task, probe)
+        values = inputs.materialise(self.task, self.probes, i, self.oracle.make_inputs, self.device)
+        if probe.placement == "same" and probe.base is not None:
+            shift = self.starts[probe.base]
+        elif probe.base is not None:
+            shift = self.rng.randrange(1, _SHIFT // 256) * 256
+        else:
+            shift = 0
+        self.starts[i] = shift
+        cursor = Cursor(self.probe_start + shift)
+        places = []
+        for name, tensor in values.items():
+            stored = tensor
+            if probe.relation == "strided":
+                source = inputs.generator(probe.seed ^ 1, self.device)
+                stored = inputs.padded(tensor, source)
+            place = {
+                "name": name,
+                "at": cursor.take(stored.numel() * stored.element_size()),
+                "shape": list(stored.shape),
+                "dtype": str(stored.dtype).removeprefix("torch."),
+            }
+            if probe.relation == "strided":
+                place["width"] = tensor.shape[-1]
+            self.arena.tensor(place["at"], tuple(stored.shape), stored.dtype).copy_(stored)
+            places.append(place)
+        outputs = []
+        for name, (shape, dtype) in output_layout(self.task, call).items():
+            size = prod(shape) * dtype.itemsize
+            at = cursor.take(size)
+            self.arena.tensor(at, (size,), torch.uint8).fill_(0xFF)
+            outputs.append({"name": name, "at": at, "bytes": size})
+        again = []
+        for number in self.stable.get(i - 1, []):
+            kept = self.outputs[i - 1][number]
+            size = kept.numel() * kept.element_size()
+            if size and size <= _RECHECK_BYTES // max(1, len(self.stable[i - 1])):
+                again.append({"seq": i - 1, "output": number, "at": cursor.take(size), "bytes": size})
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.given = values
+        self.laid = {"i": i, "call": call, "places": places, "outputs": outputs, "again": again}
+        return {"key": self.keys[i], "seq": i, "inputs": places, "outputs": outputs, "again": again}
+
+    def _references(self, call: Call, key: str, values: dict[str, Tensor]) -> dict[str, Reference]:
+        state = self.states[key]
+        found = self.oracle.reference(call, state, values)
+        if call.distribution == "denormals":
+            other = self.oracle.reference(call, inputs.flushed(state), inputs.flushed(values))
+            found = inputs.allow_flush(found, other, self.task["tolerance"]["u"])
+        return found
+
+    def _rules(self, call: Call, generic: bool) -> dict[str, compare.Rule]:
+        form = self.task["entries"][call.entry]["forms"][call.form]
+        layout = output_layout(self.task, call)
+        tolerance = self.task["tolerance"]
+        rules = {
+            name: compare.Rule(
+                kind=form["outputs"][name]["kind"],
+                limit=tolerance["limit"],
+                u=tolerance["u"],
+                generic=generic,
+                dtype=layout[name][1],
+            )
+            for name in form["outputs"]
+        }
+        for name, word in form["mutates"].items():
+            if word == "must":
+                rules[name] = compare.Rule(limit=tolerance["limit"], u=tolerance["u"], generic=generic)
+        return rules
+
+    def judge(self, i: int, described: list[dict[str, Any]], aliases: list[list[int]]) -> dict[str, Any]:
+        """Compare what call ``i`` left in the arena. ``described``: the candidate's own words on its outputs."""
+        probe, call = self.probes[i], self.laid["call"]
+        form = self.task["entries"][call.entry]["forms"][call.form]
+        names = list(form["outputs"])
+        problem = self._structure(call, described, names)
+        if problem:
+            return problem
+        got = {
+            o["name"]: self.arena.tensor(o["at"], layout[0], layout[1]).clone()
+            for o, layout in zip(self.laid["outputs"], output_layout(self.task, call).values(), strict=True)
+        }
+        after = {p["name"]: self._view(p).clone() for p in self.laid["places"]}
+        expected = self._references(call, self.keys[i], self.given)
+        rules = self._rules(call, probe.generic)
+        judged = compare.judge_call(got, expected, rules, before=self.given, after=after, mutates=dict(form["mutates"]))
+        wrong = [j for j in judged if not j.ok]
+        note = ""
+        baseline_ratio = None
+        if probe.case_id is not None or wrong:
+            baseline = self._baseline(call, self.keys[i], expected, rules)
+            if baseline is not None:
+                baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
+                wrong, note = self._beside(judged, baseline, got, expected, rules, after, form)
+        again = self._recheck()
+        if again and not wrong:
+            return {"ok": False, "outcome": "MUTATED", "note": again, "kind": "output_alias"}
+        alias = self._alias(aliases, names, form, [p["name"] for p in self.laid["places"]])
+        if alias and not wrong:
+            return {"ok": False, "outcome": "MUTATED", "note": alias, "kind": "output_alias"}
+        self._remember(i, list(got.values()), aliases)
+        first = wrong[0] if wrong else None
+        return {
+            "ok": not wrong,
+            "outcome": first.outcome if first else "",
+            "output": first.name if first else "",
+            "judgement": first.as_dict() if first else {},
+            "note": (first.note if first else "") or note,
+            "skipped": note,
+            "max_abs_error": _most(j.max_abs_error for j in judged),
+            "max_error_ratio": _most(j.max_error_ratio for j in judged),
+            "baseline_error_ratio": baseline_ratio,
+        }
+
+    def _structure(self, call: Call, described: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
+        layout = output_layout(self.task, call)
+        if len(described) != len(names):
+            said = f"forward returned {len(described)} tensors; the contract has {len(names)}: {', '.join(names)}"
+            return {"ok": False, "outcome": "WRONG_SHAPE", "note": said, "output": names[0] if names else ""}
+        for name, row in zip(names, described, strict=True):
+            shape, dtype = layout[name]
+            wanted = str(dtype).removeprefix("torch.")
+            outcome, said = "", ""
+            if row.get("problem"):
+                outcome, said = "TAMPERED", f"output {name} is no plain tensor: {row['problem']}"
+            elif row["shape"] != list(shape):
+                outcome, said = "WRONG_SHAPE", f"output {name} has shape {row['shape']}; expected {list(shape)}"
+            elif row["dtype"] != wanted:
+                outcome, said = "WRONG_DTYPE", f"output {name} is {row['dtype']}; expected {wanted}"
+            elif row["device"] != self.device.type:
+                outcome, said = "WRONG_SHAPE", f"output {name} is on {row['device']}; expected {self.device.type}"
+            if outcome:
+                return {"ok": False, "outcome": outcome, "note": said, "output": name, "kind": "lazy_output"}
+        return None
+
+    def _baseline(
+        self, call: Call, key: str, expected: dict[str, Reference], rules: dict[str, compare.Rule]
+    ) -> list[compare.Judgement] | None:
+        """How the production baseline does on the same values; None where it can't take them."""
+        try:
+            self.prepare_baseline(key)
+            with torch.no_grad():
+                values = [self.given[name].clone() for name in call.arguments]
+                result = self.runner.modules[key][1](*values)
+        except Exception:  # noqa: BLE001 - a baseline may refuse shapes that no case has
+            return None
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        form = self.task["entries"][call.entry]["forms"][call.form]
+        got = dict(zip(form["outputs"], outputs, strict=True))
+        after = dict(zip(call.arguments, values, strict=True))
+        items = [
+            compare.Item(n, after[n] if n in form["mutates"] and n not in got else got.get(n), ref, mag, rules[n])
+            for n, (ref, mag) in expected.items()
+        ]
+        return compare.judge_many(items)
+
+    def _beside(
+        self,
+        judged: list[compare.Judgement],
+        baseline: list[compare.Judgement],
+        got: dict[str, Tensor],
+        expected: dict[str, Reference],
+        rules: dict[str, compare.Rule],
+        after: dict[str, Tensor],
+        form: dict[str, Any],
+    ) -> tuple[list[compare.Judgement], str]:
+        """Judge again where the baseline's own errors allow more; leave out what the baseline itself gets wrong."""
+        by_name = {j.name: j for j in baseline}
+        wrong, skipped = [], []
+        for one in judged:
+            if one.ok:
+                continue
+            beside = by_name.get(one.name)
+            if beside is None:
+                wrong.append(one)
+            elif not beside.ok:
+                skipped.append(one.name)
+            else:
+                ref, mag = expected[one.name]
+                value = got[one.name] if one.name in got else after[one.name]
+                second = compare.judge(one.name, value, ref, mag, rules[one.name].beside(beside))
+                if not second.ok:
+                    wrong.append(second)
+        note = ""
+        if skipped:
+            note = f"the production baseline {self.provider.name} gets {', '.join(skipped)} of this call wrong itself"
+        return wrong, note
+
+    def _recheck(self) -> str:
+        for a in self.laid["again"]:
+            kept = self.outputs[a["seq"]][a["output"]]
+            now = self.arena.tensor(a["at"], tuple(kept.shape), kept.dtype)
+            if not compare.same_bits(now, kept):
+                return "an output of an earlier call changed when forward was called again: outputs share memory"
+        return ""
+
+    @staticmethod
+    def _alias(aliases: list[list[int]], names: list[str], form: dict[str, Any], given: list[str]) -> str:
+        for o, k in aliases:
+            if o < len(names) and k < len(given) and given[k] not in form["outputs"][names[o]]["aliases"]:
+                return f"output {names[o]} shares memory with the argument {given[k]}; the contract asks for new memory"
+        return ""
+
+    def _remember(self, i: int, got: list[Tensor], aliases: list[list[int]]) -> None:
+        aliased = {o for o, _ in aliases}
+        self.outputs[i] = got
+        self.stable[i] = [n for n in range(len(got)) if n not in aliased]
+        probe = self.probes[i]
+        if probe.base is not None and probe.base in self.outputs and self.outputs[probe.base]:
+            base = self.outputs[probe.base]
+            if probe.relation == "same_values":
+                same = all(compare.same_bits(a, b) for a, b in zip(got, base, strict=True))
+                self.flags["repeatable"] = self.flags.get("repeatable", True) and same
+            elif probe.relation == "row":
+                lead = [b[tuple(slice(0, n) for n in a.shape)] for a, b in zip(got, base, strict=True)]
+                same = all(compare.same_bits(a, b) for a, b in zip(got, lead, strict=True))
+                self.flags["batch_invariant"] = self.flags.get("batch_invariant", True) and same
+        bases = {p.base for p in self.probes[i + 1 :] if p.base is not None}
+        for old in [n for n in self.outputs if n < i and n not in bases]:
+            del self.outputs[old]
+
+    def prepare_baseline(self, key: str) -> dict[str, Any]:
+        if key not in self.runner.modules:
+            self.runner.do_make(self.modules[key], [])
+        return {}
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def state_places(self, key: str) -> dict[str, Any]:
+        cursor = Cursor(self.probe_start)
+        places = {n: {**p, "at": cursor.take(p["bytes"])} for n, p in self.modules[key]["state"].items()}
+        if cursor.offset > self.arena.size:
+            raise RuntimeError("the arena is too small for the weights")
+        for place in places.values():
+            self.arena.tensor(place["at"], (place["bytes"],), torch.uint8).fill_(0xFF)
+        self.laid = {"state": places}
+        return {"places": places}
+
+    def judge_state(self, key: str, copied: list[str]) -> dict[str, Any]:
+        """Whether weights and buffers still have every bit."""
+        for name, place in self.laid["state"].items():
+            if name not in copied:
+                return {"ok": False, "note": f"weight {name} is gone from the module"}
+            found = compare.judge_unchanged(name, self._view(place), self.states[key][name])
+            if not found.ok:
+                return {"ok": False, "note": found.note, "judgement": found.as_dict()}
+        return {"ok": True}
+
+
+def _most(values: Any) -> float | None:
+    found = [v for v in values if v is not None]
+    return max(found) if found else None

@@ -1,0 +1,266 @@
+"""The judge's part in timing: pristine inputs for both sides, the baseline's own captures, and audits of timed work."""
+
+from __future__ import annotations
+
+import math
+import random
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fk_core.child import compare, inputs, kernels
+from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena
+from fk_core.child.baselines.base import provider
+from fk_core.child.calls import Call, make_call, output_layout, state_shapes
+from fk_core.child.ceilings import Ceilings
+from fk_core.child.formulas import evaluate
+from fk_core.child.runner import Runner
+from fk_core.child.timing import Place
+
+if TYPE_CHECKING:
+    from fk_core.child.judge import Job
+
+MAX_CALLS = 40
+"""Enough for a batch of 100 us of the smallest kernels; more would only make captures longer."""
+CPU_CALLS = 4
+SMALL_AUDIT = 4
+"""Timed calls of a replay that are compared with the oracle; one where inputs are large."""
+_MEMORY_SHARE = 0.2
+
+
+class TimingDesk:
+    def __init__(self, job: Job, ceilings: Ceilings) -> None:
+        self.job, self.ceilings, self.device = job, ceilings, job.device
+        self.cases: dict[str, dict[str, Any]] = {}
+        self.others: dict[str, Runner] = {}
+
+    def handle(self, body: dict[str, Any]) -> dict[str, Any]:
+        do = body["do"]
+        if do == "timing":
+            return self.open_case(body["case"], body["layouts"], body["batch_us"])
+        if do == "time":
+            return self._runner(body).do_time(self.cases[body["case"]]["order"] | {"seeds": body["seeds"]}, [])
+        if do == "turn":
+            return self._runner(body).do_turn(body, [])
+        if do == "eager":
+            return self._runner(body).do_eager(self.cases[body["case"]]["order"], [])
+        if do == "loop":
+            return self._runner(body).do_loop(body, [])
+        if do == "fill":
+            return self._runner(body).do_fill(body, [])
+        if do == "refill":
+            return self.refill(body["case"])
+        if do == "audit":
+            return self.audit(body)
+        if do == "audit_loop":
+            return self.audit_loop(body)
+        if do == "floor":
+            return self.floor(body["case"])
+        if do == "drop":
+            return self.drop(body["case"])
+        raise ValueError(f"the judge knows no {do!r}")
+
+    def _call(self, case_id: str) -> Call:
+        case = self.job.cases[case_id]
+        return make_call(
+            self.job.task,
+            entry=case["entry"],
+            form=case["form"],
+            dims=case["dims"],
+            init=case["init"],
+            dtype=case["dtype"],
+        )
+
+    def open_case(self, case_id: str, layouts: int, batch_us: float) -> dict[str, Any]:
+        """Lay out a case: how many calls a batch has, and where their inputs lie in either side's arena."""
+        call = self._call(case_id)
+        cursor = Cursor()
+        arguments = []
+        for name in call.arguments:
+            size = prod(call.shapes[name]) * call.dtype.itemsize
+            arguments.append(
+                {
+                    "name": name,
+                    "at": cursor.take(size),
+                    "shape": list(call.shapes[name]),
+                    "dtype": str(call.dtype).removeprefix("torch."),
+                }
+            )
+        block = max(ALIGN, cursor.offset)
+        calls = self._calls(call, block, layouts, batch_us)
+        place = Place.at(0, block, calls)
+        extra = Cursor(place.end)
+        outputs = [
+            {"at": extra.take(prod(shape) * dtype.itemsize), "bytes": prod(shape) * dtype.itemsize}
+            for shape, dtype in output_layout(self.job.task, call).values()
+        ]
+        theirs = create_arena(extra.offset + ALIGN, self.device)
+        ours = create_arena(extra.offset + ALIGN, self.device)
+        key = self.job.key_of(call)
+        form = self.job.task["entries"][call.entry]["forms"][call.form]
+        order = {
+            "do": "time",
+            "case": case_id,
+            "key": key,
+            "copies": 1 if self.device.type == "cpu" else calls,
+            "arguments": arguments,
+            "pristine": 0,
+            "block": block,
+            "calls": calls,
+            "sampled": [n for n, word in form["mutates"].items() if word == "must"],
+        }
+        self.cases[case_id] = {
+            "call": call,
+            "order": order,
+            "theirs": theirs,
+            "ours": ours,
+            "place": place,
+            "outputs": outputs,
+            "key": key,
+        }
+        self.job.runner.arenas["timing"] = ours
+        self.job.prepare_baseline(key)
+        self.refill(case_id)
+        return {"order": order, "size": theirs.size, "outputs": outputs, "fds": [theirs.export()]}
+
+    def _calls(self, call: Call, block: int, layouts: int, batch_us: float) -> int:
+        if self.device.type == "cpu":
+            return CPU_CALLS
+        assert self.ceilings.bandwidth
+        guess_us = max(1.5, self._bytes(call) / self.ceilings.bandwidth * 1e6)
+        free, _ = torch.cuda.mem_get_info(self.device)
+        # A layout holds slots and three sets of outputs in each of two processes.
+        fits = int(free * _MEMORY_SHARE / max(1, block * 3 * layouts))
+        return max(2, min(MAX_CALLS, math.ceil(batch_us / guess_us), max(2, fits)))
+
+    def _bytes(self, call: Call) -> float:
+        form = self.job.task["entries"][call.entry]["forms"][call.form]
+        return float(evaluate(form["bytes"], {**call.dims, "itemsize": call.dtype.itemsize}))
+
+    def floor(self, case_id: str) -> dict[str, Any]:
+        """The least time of a call, from what must come from device memory: all that is no activation just written."""
+        call = self._call(case_id)
+        task = self.job.task
+        entry = task["entries"][call.entry]
+        cold = sum(
+            prod(shape) * call.dtype.itemsize
+            for name, shape in state_shapes(task, call).items()
+            if entry["state"][name]["residency"] == "cold"
+        )
+        held = 0
+        if self.device.type == "cuda":
+            held = int(getattr(torch.cuda.get_device_properties(self.device), "L2_cache_size", 0))
+        moved = self._bytes(call)
+        # What fits in the cache may have been left there; what does not must move.
+        least = max(cold, moved - held) if moved > held else cold
+        flops = float(evaluate(entry["forms"][call.form]["flops"], {**call.dims, "itemsize": call.dtype.itemsize}))
+        return {"floor_us": self.ceilings.floor_us(cold_bytes=least, flops=flops)}
+
+    def refill(self, case_id: str) -> dict[str, Any]:
+        """New secret values for every slot, the same on both sides."""
+        case = self.cases[case_id]
+        call, place = case["call"], case["place"]
+        source = inputs.generator(self.job.rng.getrandbits(63), self.device)
+        for slot in range(place.calls):
+            draw = inputs.Drawer("normal", call.shapes, call.dtype, source)
+            values = self.job.oracle.make_inputs(call, draw)
+            for argument in case["order"]["arguments"]:
+                at = place.pristine + slot * place.block + argument["at"]
+                tensor = values[argument["name"]]
+                for arena in (case["theirs"], case["ours"]):
+                    arena.tensor(at, tuple(tensor.shape), tensor.dtype).copy_(tensor)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return {}
+
+    def _slot(self, case: dict[str, Any], slot: int) -> dict[str, Tensor]:
+        """The values of a slot, from our own copy: the candidate can't have touched it."""
+        arena: Arena = case["ours"]
+        start = case["place"].pristine + slot * case["place"].block
+        call = case["call"]
+        return {
+            a["name"]: arena.tensor(start + a["at"], tuple(a["shape"]), call.dtype).clone()
+            for a in case["order"]["arguments"]
+        }
+
+    def audit(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Compare what the gates sampled of timed calls with the oracle.
+
+        ``slots``: the order in which the layout calls its slots; ``sample_seed``: as given for the capture.
+        """
+        case = self.cases[body["case"]]
+        order, call = body["slots"], case["call"]
+        names = list(output_layout(self.job.task, call).items())
+        later = list(range(1, len(order)))
+        small = case["place"].block < 1 << 20
+        checked = random.sample(later, min(len(later), SMALL_AUDIT if small else 1))
+        wrong = 0
+        for n in checked:
+            gate, called = order[n], order[n - 1]
+            expected = self.job._references(call, case["key"], self._slot(case, called))
+            rules = self.job._rules(call, False)
+            for number in range(2):
+                name, (shape, dtype) = names[min(number, len(names) - 1)]
+                words = prod(shape) * dtype.itemsize // 4
+                if not words:
+                    continue
+                at = torch.tensor(kernels.positions(body["sample_seed"] + gate, words), device=self.device)
+                raw = case["theirs"].tensor(
+                    case["place"].samples + (gate * 2 + number) * kernels.SAMPLES * 4, (kernels.SAMPLES,), torch.int32
+                )
+                got = raw.clone().view(dtype)
+                each = 4 // dtype.itemsize
+                picks = (at[:, None] * each + torch.arange(each, device=self.device)).reshape(-1)
+                ref, mag = expected[name]
+                rows = ref.reshape(-1)[picks], None if mag is None else mag.reshape(-1)[picks]
+                if not compare.judge(name, got, rows[0], rows[1], rules[name]).ok:
+                    wrong += 1
+        return {"wrong": wrong, "checked": len(checked)}
+
+    def audit_loop(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Compare the copied outputs of the last timed eager call, whose slot is ``slot``, with the oracle."""
+        case = self.cases[body["case"]]
+        call = case["call"]
+        expected = self.job._references(call, case["key"], self._slot(case, body["slot"]))
+        rules = self.job._rules(call, False)
+        for place, (name, (shape, dtype)) in zip(
+            case["outputs"], output_layout(self.job.task, call).items(), strict=True
+        ):
+            got = case["theirs"].tensor(place["at"], shape, dtype).clone()
+            ref, mag = expected[name]
+            found = compare.judge(name, got, ref, mag, rules[name])
+            if not found.ok:
+                return {"wrong": 1, "judgement": found.as_dict(), "output": name}
+        return {"wrong": 0}
+
+    def _runner(self, body: dict[str, Any]) -> Runner:
+        """The baseline's runner, or that of another provider that is timed beside it."""
+        name = body.get("provider", "")
+        if not name or name == self.job.provider.name:
+            return self.job.runner
+        if name not in self.others:
+            source, task = provider(name), self.job.task
+
+            def build(entry: str, init: dict[str, Any], state: Any, dtype: torch.dtype, device: torch.device) -> Any:
+                full = {p["name"]: p["default"] for p in task["entries"][entry]["init"] if p["has_default"]} | init
+                return source.build(task["name"], entry, full, state, dtype, device)
+
+            self.others[name] = Runner(self.device, build)
+        runner = self.others[name]
+        case = self.cases[body["case"]]
+        runner.arenas = {"main": self.job.arena, "timing": case["ours"]}
+        if case["key"] not in runner.modules:
+            runner.do_make(self.job.modules[case["key"]], [])
+        return runner
+
+    def drop(self, case_id: str) -> dict[str, Any]:
+        for runner in (self.job.runner, *self.others.values()):
+            runner.drop(case_id)
+        case = self.cases.pop(case_id, None)
+        if case and self.device.type == "cuda":
+            torch.cuda.synchronize()
+            for arena in (case["theirs"], case["ours"]):
+                arena.close()
+        return {}

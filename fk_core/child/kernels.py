@@ -1,0 +1,179 @@
+"""The harness's own device code: the gate between timed calls, and the cache flush.
+
+Compiled ahead of time by Triton in the trusted parent of all children (no GPU context needed) and launched through the
+driver, so nothing that a candidate does to Triton or torch in its process changes them, and a child loads them in under
+a millisecond.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from fk_core.child.cudadrv import _check, _lib
+
+SAMPLES = 32
+"""Words that a gate reads of each of two outputs."""
+GATE_WORDS = 2048
+FLUSH_WORDS = 4096
+
+_SOURCE = '''
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def fk_gate(pristine, x, words, y0, y1, words0, words1, seed, out, BLOCK: tl.constexpr, SAMPLES: tl.constexpr):
+    """Sample both outputs of the call before (first program), write the inputs of the call after (the others).
+
+    Positions come from the seed by arithmetic, not from memory, so that a gate costs the same whether or not the
+    outputs were just written.
+    """
+    block = tl.program_id(0)
+    if block == 0:
+        lane = tl.arange(0, SAMPLES).to(tl.int64)
+        mixed = (seed + lane * 0x9E3779B1) & 0xFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
+        tl.store(out + lane, tl.load(y0 + ((mixed * words0) >> 32)))
+        tl.store(out + SAMPLES + lane, tl.load(y1 + ((mixed * words1) >> 32)))
+    else:
+        at = (block - 1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < words
+        tl.store(x + at, tl.load(pristine + at, mask=inside), mask=inside)
+
+
+@triton.jit
+def fk_flush(buffer, sink, words, BLOCK: tl.constexpr):
+    """Read the buffer once, so that the cache holds clean lines of nothing that is timed."""
+    block = tl.program_id(0)
+    at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.sum(tl.load(buffer + at, mask=at < words, other=0), 0)
+    if total == 0x7FFFFFFF:
+        tl.store(sink, total)
+'''
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One compiled kernel: the image, the entry name, threads a block and dynamic shared memory in bytes."""
+
+    image: bytes
+    name: str
+    threads: int
+    shared: int
+
+
+_binaries: dict[int, dict[str, Binary]] = {}
+
+
+def prepare(capability: int) -> dict[str, Binary]:
+    """Compile the kernels for a compute capability such as 90; kept for this process and all that it forks."""
+    if capability in _binaries:
+        return _binaries[capability]
+    import importlib.util
+
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    with tempfile.TemporaryDirectory(prefix="fk-kernels-") as folder:
+        path = Path(folder) / "fk_kernels.py"
+        path.write_text(_SOURCE, encoding="utf-8")
+        old = os.environ.get("TRITON_CACHE_DIR")
+        os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            spec = importlib.util.spec_from_file_location("fk_kernels", path)
+            if spec is None or spec.loader is None:
+                raise ImportError(str(path))
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            namespace = vars(module)
+            target = GPUTarget("cuda", capability, 32)
+            aligned = [["tt.divisibility", 16]]
+            built = {}
+            for name, signature, constants, attributes in (
+                (
+                    "fk_gate",
+                    {
+                        "pristine": "*i32",
+                        "x": "*i32",
+                        "words": "i64",
+                        "y0": "*i32",
+                        "y1": "*i32",
+                        "words0": "i64",
+                        "words1": "i64",
+                        "seed": "i64",
+                        "out": "*i32",
+                        "BLOCK": "constexpr",
+                        "SAMPLES": "constexpr",
+                    },
+                    {"BLOCK": GATE_WORDS, "SAMPLES": SAMPLES},
+                    {(0,): aligned, (1,): aligned, (2,): aligned},
+                ),
+                (
+                    "fk_flush",
+                    {"buffer": "*i32", "sink": "*i32", "words": "i64", "BLOCK": "constexpr"},
+                    {"BLOCK": FLUSH_WORDS},
+                    {(0,): aligned, (2,): aligned},
+                ),
+            ):
+                source = ASTSource(fn=namespace[name], signature=signature, constexprs=constants, attrs=attributes)
+                kernel = triton.compile(source, target=target, options={"num_warps": 4})
+                built[name] = Binary(kernel.asm["cubin"], kernel.metadata.name, 128, kernel.metadata.shared)
+        finally:
+            if old is None:
+                os.environ.pop("TRITON_CACHE_DIR", None)
+            else:
+                os.environ["TRITON_CACHE_DIR"] = old
+    _binaries[capability] = built
+    return built
+
+
+def positions(seed: int, words: int) -> list[int]:
+    """Which words of an output a gate with this seed reads: the kernel's arithmetic, for the judge."""
+    found = []
+    for lane in range(SAMPLES):
+        mixed = (seed + lane * 0x9E3779B1) & 0xFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
+        found.append((mixed * words) >> 32)
+    return found
+
+
+class Kernel:
+    """A loaded kernel that is launched on a raw stream with addresses and integers, 8 bytes each."""
+
+    def __init__(self, binary: Binary, arguments: int) -> None:
+        lib = _lib()
+        module, function = c.c_void_p(), c.c_void_p()
+        self._image = binary.image
+        _check(lib.cuModuleLoadData(c.byref(module), binary.image), f"load {binary.name}")
+        _check(lib.cuModuleGetFunction(c.byref(function), module, binary.name.encode()), f"find {binary.name}")
+        self._function, self._threads, self._shared = function, binary.threads, binary.shared
+        # Two null scratch pointers follow the arguments, as Triton's kernels take them.
+        self._values = (c.c_ulonglong * (arguments + 2))()
+        base = c.addressof(self._values)
+        self._pointers = (c.c_void_p * (arguments + 2))(*[base + 8 * i for i in range(arguments + 2)])
+        self._count = arguments
+        self._launch = lib.cuLaunchKernel
+
+    def launch(self, grid: int, stream: int, *arguments: int) -> None:
+        self._values[: self._count] = arguments
+        status = self._launch(
+            self._function,
+            grid,
+            1,
+            1,
+            self._threads,
+            1,
+            1,
+            self._shared,
+            c.c_void_p(stream),
+            self._pointers,
+            None,
+        )
+        _check(status, "launch")

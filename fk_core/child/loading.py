@@ -1,0 +1,124 @@
+"""Importing a candidate file and building its modules. Runs on the untrusted side."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MODULE_NAME = "candidate"
+_TEXT = 2000
+
+
+class ContractBroken(Exception):
+    """The candidate is not what the task asks for; the message tells its author what to change."""
+
+
+def import_file(path: str) -> ModuleType:
+    """Execute the file as a module named ``candidate``; what it raises goes through."""
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    if spec is None or spec.loader is None:
+        raise ContractBroken(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE_NAME] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def find_class(module: ModuleType, name: str) -> type:
+    """The class that a case needs."""
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        defined = sorted(n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
+        raise ContractBroken(f"the file defines no class {name}; it defines {', '.join(defined) or 'no class'}")
+    if not issubclass(found, nn.Module):
+        raise ContractBroken(f"{name} is not a torch.nn.Module")
+    return found
+
+
+def construct(
+    cls: type, arguments: dict[str, Any], state: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+) -> nn.Module:
+    """Build one module as an engine would: construct, move, cast parameters, load weights, post-process."""
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        shown = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+        raise ContractBroken(f"{cls.__name__}({shown}) can't be called: {error}") from error
+    module: nn.Module = cls(**arguments)
+    module.to(device)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dtype in (torch.float32, torch.float16, torch.bfloat16):
+                parameter.data = parameter.data.to(dtype)
+    load_state(module, state)
+    module.eval()
+    module.requires_grad_(False)
+    prepare = getattr(module, "process_weights_after_loading", None)
+    if callable(prepare):
+        prepare()
+    return module
+
+
+def load_state(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """``load_state_dict(strict=True)``, with the differences by name."""
+    own = module.state_dict()
+    missing, extra = sorted(set(state) - set(own)), sorted(set(own) - set(state))
+    shapes = [
+        f"{name} has shape {list(own[name].shape)}, the baseline's has {list(state[name].shape)}"
+        for name in sorted(set(own) & set(state))
+        if own[name].shape != state[name].shape
+    ]
+    said = []
+    if missing:
+        said.append(f"it lacks {', '.join(missing)}")
+    if extra:
+        said.append(f"it has {', '.join(extra)}, which the baseline does not have (register buffers as non-persistent)")
+    if said or shapes:
+        raise ContractBroken("parameters and buffers must be the baseline's: " + "; ".join(said + shapes))
+    module.load_state_dict(state, strict=True)
+
+
+def describe(error: BaseException, scratch: str) -> dict[str, Any]:
+    """An exception for the report: type, message, where in the candidate's file, a short traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.startswith(scratch)]
+    where = f"line {own[-1].lineno}: {(own[-1].line or '').strip()}" if own else ""
+    lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-8)
+    text = "".join(lines).replace(scratch + os.sep, "")
+    message = _clean(str(error).replace(scratch + os.sep, ""))
+    return {
+        "type": type(error).__name__,
+        "message": message[:_TEXT],
+        "where": _clean(where)[:300],
+        "trace": _clean(text)[-_TEXT:],
+    }
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\\0")
+
+
+def literal_supports(path: str) -> dict[str, Any] | None:
+    """The candidate's declared domain: a literal ``SUPPORTS = {...}`` at the top of the file; None if undeclared."""
+    import ast
+
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SUPPORTS" for t in node.targets):
+            try:
+                value = ast.literal_eval(node.value)
+            except ValueError as error:
+                raise ContractBroken("SUPPORTS must be a literal dict") from error
+            if not isinstance(value, dict):
+                raise ContractBroken("SUPPORTS must be a literal dict")
+            return value
+    return None

@@ -1,0 +1,290 @@
+"""What a process that runs an operator does when asked: build modules, call them, capture and time them.
+
+The same code serves the candidate (untrusted), the twin (a baseline in the candidate's place) and the judge's own
+baseline, so that both sides of a comparison are measured alike. ``Runner.handle`` answers one request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fk_core.child import cudadrv
+from fk_core.child.arena import Arena, open_arena
+from fk_core.child.calls import DTYPES
+from fk_core.child.guards import plain_tensor
+from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, outputs_of
+
+Forward = Callable[..., Any]
+Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.device], Forward]
+
+KEEP_CALLS = 3
+_M_PERTURB = -6
+_POISON = 0x7F
+
+# Bound before any candidate is loaded.
+_contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
+_address = torch._C.TensorBase.data_ptr
+_size, _stride = torch._C.TensorBase.size, torch._C.TensorBase.stride
+_dtype = torch._C.TensorBase.dtype.__get__
+_device = torch._C.TensorBase.device.__get__
+_memmove = ctypes.memmove
+_no_grad = torch.no_grad
+_synchronize = torch.cuda.synchronize
+
+
+class Runner:
+    """Modules, arenas and timers of one job in one process. ``build`` makes a forward function from init and state."""
+
+    def __init__(self, device: torch.device, build: Build) -> None:
+        self.device, self.build = device, build
+        self.arenas: dict[str, Arena] = {}
+        self.modules: dict[str, tuple[dict[str, Any], Forward]] = {}
+        self.kept: OrderedDict[int, list[Tensor]] = OrderedDict()
+        self.timers: dict[str, CaseTimer] = {}
+        self.slots: dict[str, list[dict[str, Any]]] = {}
+        self.last: list[Tensor] = []
+        self._layouts: dict[str, tuple[Place, list[Argument]]] = {}
+        self._clock: DeviceClock | None = None
+        self._libc = ctypes.CDLL(None)
+
+    @property
+    def clock(self) -> DeviceClock:
+        if self._clock is None:
+            self._clock = DeviceClock(self.device)
+        return self._clock
+
+    def handle(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Answer one request; ``do`` names it. Exceptions of the operator go through to the caller."""
+        verb: Callable[..., dict[str, Any]] = getattr(self, f"do_{body['do']}")
+        return verb(body, fds)
+
+    def do_arena(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.arenas[body["name"]] = open_arena(fds[0], body["size"], self.device)
+        return {}
+
+    def do_make(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Build the module ``key`` from ``entry``, ``init`` and the state that lies in the main arena."""
+        self.modules[body["key"]] = (body, self._build(body))
+        return {}
+
+    def _build(self, recipe: dict[str, Any]) -> Forward:
+        state = {name: self._view(place).clone() for name, place in recipe["state"].items()}
+        return self.build(recipe["entry"], dict(recipe["init"]), state, DTYPES[recipe["dtype"]], self.device)
+
+    def _view(self, place: dict[str, Any], arena: str = "main") -> Tensor:
+        """A tensor in an arena: ``[offset, shape, dtype]`` with an optional row ``width`` inside a padded buffer."""
+        tensor = self.arenas[arena].tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
+        return tensor[..., : place["width"]] if place.get("width") else tensor
+
+    def do_call(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """One call. Outputs are copied byte by byte to where ``outputs`` says, right after the call returns."""
+        forward = self.modules[body["key"]][1]
+        inputs = [self._view(place) for place in body["inputs"]]
+        self._poison([o["bytes"] for o in body["outputs"]], on=True)
+        try:
+            with _no_grad():
+                result = forward(*inputs)
+            described, tensors = self._collect(result, body["outputs"])
+        finally:
+            self._poison([], on=False)
+        self.kept[body["seq"]] = tensors
+        while len(self.kept) > KEEP_CALLS:
+            self.kept.popitem(last=False)
+        for again in body.get("again", []):
+            kept = self.kept.get(again["seq"], [])
+            if again["output"] < len(kept):
+                self._copy(kept[again["output"]], again["at"], again["bytes"])
+        self._settle()
+        return {"outputs": described, "aliases": self._aliases(tensors, inputs)}
+
+    def _collect(self, result: Any, places: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Tensor]]:
+        described: list[dict[str, Any]] = []
+        tensors: list[Tensor] = []
+        if result is not None and type(result) not in (tuple, list) and plain_tensor(result):
+            return [{"problem": plain_tensor(result)}], []
+        for number, value in enumerate(outputs_of(result)):
+            problem = plain_tensor(value)
+            if problem:
+                described.append({"problem": problem})
+                continue
+            shape, dtype = list(_size(value)), str(_dtype(value)).removeprefix("torch.")
+            row: dict[str, Any] = {"shape": shape, "dtype": dtype, "device": _device(value).type}
+            if number < len(places):
+                place = places[number]
+                fits = prod(shape) * _dtype(value).itemsize == place["bytes"]
+                row["copied"] = fits and _device(value).type == self.device.type
+                if row["copied"]:
+                    self._copy(value, place["at"], place["bytes"])
+            described.append(row)
+            tensors.append(value)
+        return described, tensors
+
+    def _copy(self, tensor: Tensor, at: int, size: int, arena: str = "main") -> None:
+        if not size:
+            return
+        source = tensor if _is_contiguous(tensor) else _contiguous(tensor)
+        if prod(_size(source)) * _dtype(source).itemsize != size:
+            return
+        target = _address(self.arenas[arena].tensor(at, (size,), torch.uint8))
+        if self.device.type == "cpu":
+            _memmove(target, _address(source), size)
+        else:
+            cudadrv.copy(target, _address(source), size, torch.cuda.current_stream(self.device).cuda_stream)
+
+    def _poison(self, sizes: list[int], *, on: bool) -> None:
+        """Fill memory that the call is likely to get, so that what it does not write shows."""
+        if self.device.type == "cpu":
+            self._libc.mallopt(_M_PERTURB, _POISON ^ 0xFF if on else 0)
+            return
+        if on:
+            blocks = [torch.empty(size, dtype=torch.uint8, device=self.device).fill_(0xFF) for size in sizes * 2]
+            del blocks
+
+    def _aliases(self, outputs: list[Tensor], inputs: list[Tensor]) -> list[list[int]]:
+        """Pairs (output, input) whose memory overlaps."""
+        found = []
+        for o, output in enumerate(outputs):
+            for i, given in enumerate(inputs):
+                if _overlap(output, given):
+                    found.append([o, i])
+        return found
+
+    def do_state(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Copy parameters and buffers of a module to where ``places`` says, for the judge to compare."""
+        module = self.modules[body["key"]][1]
+        own = getattr(module, "state_dict", dict)()
+        copied = []
+        for name, place in body["places"].items():
+            if name in own and plain_tensor(own[name].detach()) is None:
+                self._copy(own[name].detach(), place["at"], place["bytes"])
+                copied.append(name)
+        self._settle()
+        return {"copied": copied}
+
+    # -- timing ----------------------------------------------------------------------------------------------------
+
+    def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Prepare the case for timing: weight copies, warm calls, and on a GPU one capture per seed."""
+        self.drop(body["case"])
+        recipe = self.modules[body["key"]][0]
+        copies = [self._build(recipe) for _ in range(body["copies"])]
+        arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
+        place = Place.at(body["pristine"], body["block"], body["calls"])
+        arena = self.arenas["timing"]
+        self._layouts[body["case"]] = (place, arguments)
+        if self.device.type == "cpu":
+            self.slots[body["case"]] = [
+                {"forward": copies[i % len(copies)], **self._slot(arena, place, arguments, i)}
+                for i in range(place.calls)
+            ]
+            with _no_grad():
+                for slot in self.slots[body["case"]][:1]:
+                    self._run_slot(slot)
+            return {"capturable": False, "reason": "there is no GPU"}
+        with torch.cuda.device(self.device), _no_grad():
+            slot = self._slot(arena, place, arguments, 0)
+            for forward in copies[:1]:
+                self._run_slot({"forward": forward, **{k: v.clone() for k, v in slot.items()}})
+            timer = CaseTimer(self.clock, arena, place, arguments, copies, sampled=tuple(body.get("sampled", ())))
+            self.timers[body["case"]] = timer
+            cudadrv.reset_persisting_l2()
+            layouts = []
+            try:
+                for seed, sample_seed in body["seeds"]:
+                    layouts.append(timer.add_layout(seed, sample_seed))
+            except NotCapturable as error:
+                timer.drop()
+                torch.cuda.synchronize()
+                return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
+        return {"capturable": True, "layouts": layouts}
+
+    def _slot(self, arena: Arena, place: Place, arguments: list[Argument], index: int) -> dict[str, Any]:
+        start = place.pristine + index * place.block
+        return {a.name: arena.tensor(start + a.offset, a.shape, a.dtype).clone() for a in arguments}
+
+    @staticmethod
+    def _run_slot(slot: dict[str, Any]) -> Any:
+        inputs = [value for name, value in slot.items() if name != "forward"]
+        return slot["forward"](*inputs)
+
+    def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """One turn on a GPU: see ``CaseTimer.turn``."""
+        timer = self.timers[body["case"]]
+        return timer.turn(body["layout"], body["kind"], body["prime"], body["timed"], fill=body.get("fill", False))
+
+    def do_fill(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Give the eager slots of a case the pristine values again."""
+        for index, slot in enumerate(self.slots[body["case"]]):
+            for name, value in self._slot(self.arenas["timing"], *self._layouts[body["case"]], index).items():
+                slot[name].copy_(value)
+        self._settle()
+        return {}
+
+    def do_loop(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Eager calls over the slots that ``order`` names; the parent's clock times the answer."""
+        slots = self.slots[body["case"]]
+        result: Any = None
+        with _no_grad():
+            for i in body["order"]:
+                result = self._run_slot(slots[i])
+            self._settle()
+        self.last = outputs_of(result)
+        return {}
+
+    def do_last(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Copy the outputs of the last timed call to the timing arena; asked for only after it was timed."""
+        for value, place in zip(self.last, body["outputs"], strict=False):
+            if plain_tensor(value) is None and prod(_size(value)) * _dtype(value).itemsize == place["bytes"]:
+                self._copy(value, place["at"], place["bytes"], "timing")
+        self._settle()
+        return {}
+
+    def _settle(self) -> None:
+        if self.device.type == "cuda":
+            _synchronize()
+
+    def do_eager(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Slots for eager timing on a GPU of what can't be captured."""
+        recipe = self.modules[body["key"]][0]
+        forward = self._build(recipe)
+        arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
+        place = Place.at(body["pristine"], body["block"], body["calls"])
+        self._layouts[body["case"]] = (place, arguments)
+        self.slots[body["case"]] = [
+            {"forward": forward, **self._slot(self.arenas["timing"], place, arguments, i)}
+            for i in range(min(place.calls, 16))
+        ]
+        return {}
+
+    def do_drop(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.drop(body["case"])
+        return {}
+
+    def drop(self, case: str) -> None:
+        """Give back what a case took for timing."""
+        timer = self.timers.pop(case, None)
+        if timer is not None:
+            timer.drop()
+        self.slots.pop(case, None)
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    first, last = _extent(one)
+    start, end = _extent(other)
+    return first < end and start < last
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    sizes, strides = _size(tensor), _stride(tensor)
+    if not prod(sizes):
+        return 0, 0
+    start = _address(tensor)
+    span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return start, start + span * _dtype(tensor).itemsize

@@ -1,0 +1,310 @@
+"""Timing of one case inside one process: capture the calls once per layout, then replay them turn by turn.
+
+A turn answers with raw event readings. Ratios, intervals and the decision belong to the parent. The graphs:
+
+``full``   gate, call, gate, call, ...   the next input does not exist before the gate behind the last call wrote it
+``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
+``plain``  the calls alone on distinct cold slots
+
+Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
+window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls and the parent's clock times it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from fk_core.child import cudadrv, kernels
+from fk_core.child.arena import ALIGN, Arena
+
+Forward = Callable[..., Any]
+
+# Bound before a candidate is loaded, so that what it patches later is not what times it.
+_Event, _CUDAGraph, _Stream = torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda.Stream
+_record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
+_synchronize = torch.cuda.synchronize
+_empty, _as_strided = torch.empty, torch.as_strided
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a case's timing data lies in an arena: ``calls`` blocks of pristine inputs, then the gates' samples."""
+
+    pristine: int
+    samples: int
+    block: int
+    calls: int
+
+    @classmethod
+    def at(cls, start: int, block: int, calls: int) -> Place:
+        return cls(start, start + block * calls, block, calls)
+
+    @property
+    def end(self) -> int:
+        return -(-(self.samples + self.calls * 2 * kernels.SAMPLES * 4) // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True)
+class Argument:
+    name: str
+    offset: int
+    """Bytes from the start of a block."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass
+class Layout:
+    """One capture: graphs, and everything that keeps their memory alive."""
+
+    calls: int
+    graphs: dict[str, Any] = field(default_factory=dict)
+    keep: list[Any] = field(default_factory=list)
+    slots: list[torch.Tensor] = field(default_factory=list)
+    outputs: list[list[torch.Tensor]] = field(default_factory=list)
+
+
+class NotCapturable(Exception):
+    """The calls can't be captured in a CUDA graph; ``unjoined`` where work was left on a side stream."""
+
+    def __init__(self, message: str, *, unjoined: bool = False) -> None:
+        super().__init__(message)
+        self.unjoined = unjoined
+
+
+class DeviceClock:
+    """What all cases of a process share: stream, events, flush buffer, loaded kernels."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            props = torch.cuda.get_device_properties(device)
+            binaries = kernels.prepare(props.major * 10 + props.minor)
+            torch.zeros(1, device=device)
+            self.l2_bytes = int(getattr(props, "L2_cache_size", 0)) or 64 << 20
+            self.gate, self.flush_kernel = (
+                kernels.Kernel(binaries["fk_gate"], 9),
+                kernels.Kernel(binaries["fk_flush"], 3),
+            )
+            factor = 2.5 if props.major >= 10 else 2.0
+            self.flush_words = int(self.l2_bytes * factor) // 4 // kernels.FLUSH_WORDS * kernels.FLUSH_WORDS
+            self.flush_buffer = torch.zeros(self.flush_words, dtype=torch.int32, device=device)
+            self.sink = torch.zeros(64, dtype=torch.int32, device=device)
+            self.stream = _Stream(device)
+            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(8)]
+            self.span = (_Event(enable_timing=True), _Event(enable_timing=True))
+
+    def flush(self, stream: int) -> None:
+        self.flush_kernel.launch(
+            self.flush_words // kernels.FLUSH_WORDS,
+            stream,
+            self.flush_buffer.data_ptr(),
+            self.sink.data_ptr(),
+            self.flush_words,
+        )
+
+
+def outputs_of(result: Any) -> list[torch.Tensor]:
+    """The tensors that a call returned, in order; None gives none."""
+    if result is None:
+        return []
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+class CaseTimer:
+    """Captures and replays one case on a GPU.
+
+    ``forwards`` holds one module (or function) per weight copy; call i uses copy i mod len. ``place`` says where the
+    arena holds pristine inputs, sample positions and samples. ``sampled`` gives the arguments that are judged beside the
+    returned outputs (those that the contract says must change).
+    """
+
+    def __init__(
+        self,
+        clock: DeviceClock,
+        arena: Arena,
+        place: Place,
+        arguments: list[Argument],
+        forwards: list[Forward],
+        *,
+        sampled: tuple[str, ...] = (),
+    ) -> None:
+        self.clock, self.arena, self.place, self.arguments = clock, arena, place, arguments
+        self.forwards, self.sampled = forwards, sampled
+        self.layouts: list[Layout] = []
+        self.gate_copies = 2 * place.block < clock.l2_bytes / 2
+
+    def _tensors(self, slot: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = {}
+        for a in self.arguments:
+            size = prod(a.shape) * a.dtype.itemsize
+            found[a.name] = slot[a.offset : a.offset + size].view(a.dtype).view(a.shape)
+        return found
+
+    def add_layout(self, seed: int, sample_seed: int) -> dict[str, Any]:
+        """Capture one more layout; says how many calls it has, what its graph holds and what it allocates."""
+        rng = random.Random(seed)
+        place, device = self.place, self.clock.device
+        calls = max(1, place.calls - rng.randrange(0, 1 + place.calls // 8))
+        layout = Layout(calls)
+        copies = rng.sample(range(len(self.forwards)), len(self.forwards))
+        order = rng.sample(range(calls), calls)
+        with torch.cuda.device(device), torch.no_grad():
+            for _ in range(calls):
+                pad = rng.randrange(0, 64) * ALIGN
+                raw = _empty(pad + place.block + ALIGN, dtype=torch.uint8, device=device)
+                layout.keep.append(raw)
+                layout.slots.append(raw[pad : pad + place.block])
+            layout.keep.append(_empty(rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device))
+            self._fill(layout)
+            views = [self._tensors(layout.slots[i]) for i in order]
+            _synchronize()
+
+            def call(i: int) -> list[torch.Tensor]:
+                inputs = views[i]
+                result = self.forwards[copies[i % len(copies)]](*inputs.values())
+                return outputs_of(result) + [inputs[name] for name in self.sampled]
+
+            before = torch.cuda.memory_stats(device).get("allocation.all.allocated", 0)
+            plain, produced = self._capture(lambda: [call(i) for i in range(calls)])
+            last = produced[-1]
+            del produced
+            allocations = torch.cuda.memory_stats(device).get("allocation.all.allocated", 0) - before
+            raw_graph = plain.raw_cuda_graph()
+            nodes = cudadrv.graph_nodes(raw_graph)
+            edges, programmatic, forks = cudadrv.graph_edges(raw_graph)
+            layout.keep.append(last)
+            stream = self.clock.stream.cuda_stream
+
+            def both() -> list[list[torch.Tensor]]:
+                outs: list[list[torch.Tensor]] = []
+                for i in range(calls):
+                    # The first gate samples what the plain capture's last call left: same memory in every replay.
+                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1] if i else last)
+                    outs.append(call(i))
+                return outs
+
+            full, outs = self._capture(both, plain)
+            layout.outputs = outs
+
+            def gates() -> None:
+                for i in range(calls):
+                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1])
+
+            gate, _ = self._capture(gates, plain)
+        layout.graphs = {"plain": plain, "full": full, "gate": gate}
+        for graph in layout.graphs.values():
+            graph.instantiate()
+        layout.keep.append(order)
+        self.layouts.append(layout)
+        return {
+            "calls": calls,
+            "nodes": nodes,
+            "edges": edges,
+            "programmatic": programmatic,
+            "forks": forks,
+            "allocations": int(allocations),
+            "order": order,
+        }
+
+    def _capture(self, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
+        graph = _CUDAGraph(keep_graph=True)
+        stream = self.clock.stream
+        stream.wait_stream(torch.cuda.current_stream(self.clock.device))
+        with torch.cuda.stream(stream):
+            pool = None if pool_of is None else pool_of.pool()
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                result = body()
+            except BaseException as error:
+                self._abandon(graph)
+                raise NotCapturable(f"{type(error).__name__}: {error}"[:400]) from error
+            try:
+                graph.capture_end()
+            except Exception as error:
+                text = str(error)
+                raise NotCapturable(text[:400], unjoined="unjoined" in text.lower()) from error
+        torch.cuda.current_stream(self.clock.device).wait_stream(stream)
+        return graph, result
+
+    @staticmethod
+    def _abandon(graph: Any) -> None:
+        try:
+            graph.capture_end()
+        except Exception:  # noqa: BLE001 - the capture is void already
+            pass
+
+    def _gate(self, stream: int, slot: int, seed: int, x: torch.Tensor, outs: list[torch.Tensor]) -> None:
+        p, arena = self.place, self.arena
+        words = p.block // 4 if self.gate_copies else 0
+        y0 = outs[0] if outs else x
+        y1 = outs[1] if len(outs) > 1 else y0
+        samples = 2 * kernels.SAMPLES
+        self.clock.gate.launch(
+            1 + -(-words // kernels.GATE_WORDS),
+            stream,
+            _address(arena, p.pristine + slot * p.block),
+            x.data_ptr(),
+            words,
+            y0.data_ptr(),
+            y1.data_ptr(),
+            y0.numel() * y0.element_size() // 4,
+            y1.numel() * y1.element_size() // 4,
+            seed + slot,
+            _address(arena, p.samples + slot * samples * 4),
+        )
+
+    def _fill(self, layout: Layout) -> None:
+        p = self.place
+        for i, slot in enumerate(layout.slots):
+            slot.copy_(self.arena.tensor(p.pristine + i * p.block, (p.block,), torch.uint8))
+
+    def turn(self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False) -> dict[str, Any]:
+        """Replay one layout; ``kind`` is ``gated`` (full and gate), ``full`` (for audits),
+        ``plain`` (all cold) or ``warm``.
+
+        Gives ``span_us`` of the whole turn and, per timed batch, ``full_us`` and ``gate_us`` or ``plain_us``.
+        """
+        layout, clock = self.layouts[index], self.clock
+        if fill:
+            self._fill(layout)
+        names = {"gated": ("full", "gate"), "full": ("full",)}.get(kind, ("plain",))
+        stream = clock.stream
+        used: dict[str, list[Any]] = {name: [] for name in names}
+        spare = iter(clock.events)
+        with torch.cuda.device(clock.device), torch.cuda.stream(stream):
+            _record(clock.span[0], stream)
+            for batch in range(prime + timed):
+                for name in names:
+                    if kind != "warm":
+                        clock.flush(stream.cuda_stream)
+                    if batch < prime:
+                        layout.graphs[name].replay()
+                        continue
+                    start, end = next(spare)
+                    _record(start, stream)
+                    layout.graphs[name].replay()
+                    _record(end, stream)
+                    used[name].append((start, end))
+            _record(clock.span[1], stream)
+            stream.synchronize()
+        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in pairs] for name, pairs in used.items()}
+        out["span_us"] = _elapsed(*clock.span) * 1e3
+        out["calls"] = layout.calls
+        return out
+
+    def drop(self) -> None:
+        self.layouts.clear()
+
+
+def _address(arena: Arena, offset: int) -> int:
+    base = getattr(arena, "memory", None)
+    if base is None:
+        raise TypeError("gates need device memory")
+    return int(base.address) + offset

@@ -1,0 +1,116 @@
+"""What works on this machine, what to install for the rest, and how exact its timing is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from fk_core.calibrate import calibrate
+from fk_core.child.baselines.base import provider, providers
+from fk_core.errors import FkError
+from fk_core.leases.devices import survey
+from fk_core.records.device import Check, Device, DoctorReport
+from fk_core.sandbox import levels
+
+if TYPE_CHECKING:
+    from fk_core.harness import Harness
+
+
+def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> DoctorReport:
+    """Look at everything a validation needs, then time the baseline against itself."""
+    checks = [*_software(), *_devices(), *_places(harness)]
+    progress("trying the sandbox levels", 0.1)
+    available = levels.available(harness.settings)
+    best = available[0] if available else ""
+    todo = "" if best == "namespaces" else "Run as root or allow unprivileged user namespaces for the strongest level"
+    checks.append(Check(name="sandbox", state="ok" if best else "broken", found=", ".join(available), todo=todo))
+    report = DoctorReport(checks=checks, sandbox=best)
+    try:
+        device = harness.device()
+        progress("starting zygote and judge", 0.2)
+        harness.desk(device).warm()
+    except FkError as error:
+        checks.append(Check(name="judge", state="broken", found=str(error), todo=error.hint))
+        return report.model_copy(update={"checks": checks})
+    checks.append(Check(name="judge", state="ok", found=f"answers on {device.uuid}"))
+    found = calibrate(harness, device, progress=lambda doing, share: progress(doing, 0.3 + 0.7 * (share or 0)))
+    checks += [_floor_check(device, found.floor), _planted_check(found.planted_verdict)]
+    checks += [Check(name="calibration", state="broken", found=p[:400]) for p in found.problems]
+    return report.model_copy(
+        update={
+            "checks": checks,
+            "floor": found.floor,
+            "floor_cases": {case: sum(v) / len(v) for case, v in found.ratios.items()},
+            "planted": found.planted,
+            "planted_seen": found.planted_seen,
+            "planted_verdict": found.planted_verdict,
+        }
+    )
+
+
+def _software() -> list[Check]:
+    checks = [Check(name="python", state="ok", found=sys.version.split()[0])]
+    for name in ("torch", "triton", "mcp", "pydantic"):
+        try:
+            checks.append(Check(name=name, state="ok", found=metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            checks.append(Check(name=name, state="missing", found="not installed", todo=f"pip install {name}"))
+    for tool, needed in (("g++", "C++ extensions, torch.compile on a CPU"), ("nvcc", "CUDA C++ candidates")):
+        path = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
+        state, todo = ("ok", "") if path else ("missing", f"Install {tool}; without it no {needed}")
+        checks.append(Check(name=tool, state=state, found=path or "not found", todo=todo))
+    for name in providers():
+        source = provider(name)
+        version = source.installed()
+        todo = "" if version else f"pip install {source.distributions[0]} to compare against it"
+        checks.append(
+            Check(name=f"baseline {name}", state="ok" if version else "missing", found=version or "", todo=todo)
+        )
+    return checks
+
+
+def _devices() -> list[Check]:
+    found = survey()
+    if not found.gpus:
+        todo = "Times are indicative and nothing can win; run on a machine with a GPU for verdicts on speed"
+        return [Check(name="gpu", state="missing", found=found.note or "none", todo=todo)]
+    checks = []
+    for gpu in found.gpus:
+        exclusive = "exclusive" in gpu.compute_mode.lower()
+        todo = "Set the compute mode to DEFAULT: candidate and judge need a context each" if exclusive else ""
+        what = f"{gpu.name}, driver {gpu.driver}, sm_{gpu.compute_capability.replace('.', '')}, {gpu.compute_mode}"
+        checks.append(Check(name=f"gpu {gpu.index}", state="broken" if exclusive else "ok", found=what, todo=todo))
+    return checks
+
+
+def _places(harness: Harness) -> list[Check]:
+    checks = []
+    for name, path in (("FK_HOME", harness.settings.home), ("FK_LOCK_DIR", harness.settings.lock_dir)):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            good = os.access(path, os.W_OK | os.X_OK)
+        except OSError:
+            good = False
+        todo = "" if good else f"Point {name} to a directory that this user can write to"
+        checks.append(Check(name=name, state="ok" if good else "broken", found=str(path), todo=todo))
+    return checks
+
+
+def _floor_check(device: Device, floor: float | None) -> Check:
+    if floor is None:
+        return Check(name="A/A floor", state="broken", found="not measured")
+    text = f"{100 * floor:.2f}%"
+    if device.kind == "cpu":
+        return Check(name="A/A floor", state="ok", found=f"{text} (CPU, indicative)")
+    todo = "" if floor <= 0.01 else "Look for other work on the GPU, or lock its clocks: it can't hold 1%"
+    return Check(name="A/A floor", state="ok" if floor <= 0.01 else "warn", found=text, todo=todo)
+
+
+def _planted_check(verdict: str) -> Check:
+    if verdict == "slower":
+        return Check(name="planted 3%", state="ok", found="called slower")
+    return Check(name="planted 3%", state="warn", found=verdict or "not timed", todo="Small changes do not show here")

@@ -1,0 +1,203 @@
+"""The harness: the verbs that the server, the command line and the tests use. Importing it imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from fk_core import __version__, stubs
+from fk_core import validate as validation
+from fk_core.calibrate import Floors
+from fk_core.catalog import Catalog
+from fk_core.child.baselines.base import provider
+from fk_core.desk import Desk
+from fk_core.doctor import examine
+from fk_core.errors import BadPath, RequestError
+from fk_core.leases import base as lease_base
+from fk_core.leases.devices import resolve, survey
+from fk_core.leases.status import gpu_status
+from fk_core.records.device import Device, DoctorReport, GpuStatus
+from fk_core.records.listing import OpsList, OpSummary, Stub
+from fk_core.records.report import ValidateReport, ValidateRequest
+from fk_core.records.task import TaskSpec
+from fk_core.sandbox import sweep
+from fk_core.settings import Settings, load
+from fk_core.source_check import check_source
+from fk_core.tracking.journal import Journal
+
+Progress = Callable[[str, float | None], None]
+
+
+def _quiet(doing: str, share: float | None) -> None:
+    """Progress that nobody watches."""
+
+
+class Harness:
+    """Thread-safe. Making one is cheap; the first verb that needs a device starts its zygote and judge."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or load()
+        self.catalog = Catalog()
+        self.journal = Journal(self.settings)
+        self.leases = lease_base.load("flock", self.settings)
+        self.floors = Floors(self.settings)
+        self._lock = threading.Lock()
+        self._desks: dict[str, Desk] = {}
+        self._run: sweep.Run | None = None
+
+    def __enter__(self) -> Harness:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process that was started; finished results are in the journal already."""
+        with self._lock:
+            desks, self._desks = list(self._desks.values()), {}
+            run, self._run = self._run, None
+        for desk in desks:
+            desk.close()
+        if run is not None:
+            run.close()
+
+    def device(self, spec: str = "auto") -> Device:
+        return resolve(spec if spec not in ("", "auto") else self.settings.device)
+
+    def desk(self, device: Device) -> Desk:
+        """The desk of a device; its processes start on first use."""
+        with self._lock:
+            if self._run is None:
+                sweep.sweep(self.settings)
+                self._run = sweep.Run(self.settings)
+            if device.uuid not in self._desks:
+                self._desks[device.uuid] = Desk(self.settings, device, self._run)
+            return self._desks[device.uuid]
+
+    def warm(self) -> None:
+        """Start zygote and judge of the default device, and measure the machine's floor if nobody has."""
+        device = self.device()
+        self.desk(device).warm()
+
+    # -- listing ---------------------------------------------------------------------------------------------------
+
+    def list_ops(self, level: int = 0, model: str = "", query: str = "") -> OpsList:
+        """Operators, narrowed by level, by a model they occur in, or by a word in name or summary."""
+        found = []
+        for name in self.catalog.names():
+            spec = self.catalog.get(name)
+            models = list(dict.fromkeys(c.model for c in spec.cases))
+            if level and spec.level != level:
+                continue
+            if model and not any(model.lower() in m.lower() for m in models):
+                continue
+            if query and query.lower() not in f"{spec.name} {spec.summary}".lower():
+                continue
+            installed = {b: provider(b).installed() for b in spec.baselines}
+            found.append(
+                OpSummary(
+                    name=spec.name,
+                    level=spec.level,
+                    summary=spec.summary,
+                    entries=list(spec.entries),
+                    models=models,
+                    cases=len(spec.cases),
+                    baselines_found=[b for b, v in installed.items() if v],
+                    baselines_missing=[b for b, v in installed.items() if not v],
+                )
+            )
+        return OpsList(ops=found)
+
+    def create_stub(self, op: str, dtype: str = "", out_path: str = "") -> Stub:
+        """The stub of an operator; written to ``out_path`` if that is given and does not exist yet."""
+        spec = self.catalog.get(op)
+        device = self.device()
+        stub = stubs.render(spec, device.kind, dtype=dtype, measured=self.floors.times(device, spec))
+        if not out_path:
+            return stub
+        path = Path(out_path).expanduser()
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(stub.source)
+        except FileExistsError as error:
+            raise BadPath(f"{path} exists", hint="Name another file; nothing is overwritten") from error
+        except OSError as error:
+            raise BadPath(f"{path} can't be written: {error.strerror}") from error
+        return stub.model_copy(update={"written_to": str(path)})
+
+    def gpu_status(self) -> GpuStatus:
+        return gpu_status(self.settings, self.leases, found=survey())
+
+    def doctor(self, progress: Progress = _quiet) -> DoctorReport:
+        return examine(self, progress)
+
+    # -- validating ------------------------------------------------------------------------------------------------
+
+    def identity(self, request: ValidateRequest, spec: TaskSpec, device: Device) -> str:
+        """Everything that decides the answer: equal identities have equal answers."""
+        libraries = {b: provider(b).installed() for b in spec.baselines}
+        parts = {
+            "source": hashlib.sha256(request.source.encode("utf-8", "replace")).hexdigest(),
+            "options": request.options(),
+            "task": spec.sha256,
+            "fk": __version__,
+            "device": [device.uuid, device.driver],
+            "libraries": libraries,
+            "torch": metadata.version("torch"),
+            "triton": metadata.version("triton"),
+            "sandbox": self.settings.sandbox,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def cached_report(self, request: ValidateRequest) -> ValidateReport | None:
+        """The recorded answer to an identical submission, or None."""
+        if request.fresh:
+            return None
+        spec = self.catalog.get(request.op)
+        device = self.device(request.device)
+        found = self.journal.find_identical(self.identity(request, spec, device))
+        if found is None:
+            return None
+        _, report = self.journal.read(found)
+        return None if report is None else report.model_copy(update={"identical_to": found})
+
+    def validate(
+        self,
+        request: ValidateRequest,
+        progress: Progress = _quiet,
+        cancel: threading.Event | None = None,
+        begun: Callable[[str], None] | None = None,
+    ) -> ValidateReport:
+        """Is it right, is it faster? Raises ``RequestError`` for what the caller can mend; all else is in the report."""
+        spec = self.catalog.get(request.op)
+        device = self.device(request.device)
+        cases = self.catalog.select(spec, device.kind, request.cases)
+        unknown = [name for name in request.allow if not name.isidentifier()]
+        if unknown:
+            raise RequestError(f"allow names no importable library: {unknown}")
+        recorded = self.cached_report(request)
+        if recorded is not None:
+            return recorded
+        hearing = validation.Hearing(request, spec, cases, device, floor=self.floors.of(device))
+        problems = check_source(spec, request.source, cases, max_bytes=self.settings.limits.source_bytes)
+        if any("surrogate" in p.message or "NUL" in p.message for p in problems):
+            return validation.rejected_text(hearing, problems, self.settings)
+        attempt_id = self.journal.begin(request, self.identity(request, spec, device))
+        if begun is not None:
+            begun(attempt_id)
+        if problems:
+            report = validation.rejected_text(hearing, problems, self.settings)
+        else:
+            seed = int.from_bytes(os.urandom(8), "little") >> 1
+            report = validation.validate(
+                hearing, self.desk(device), self.leases, self.settings, progress, cancel, seed=seed
+            )
+        report = report.model_copy(update={"attempt_id": attempt_id})
+        self.journal.finish(attempt_id, report)
+        self.floors.note_times(device, spec, report)
+        return report

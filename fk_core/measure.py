@@ -1,0 +1,482 @@
+"""Timing a candidate against the baseline: whose turn it is, when to stop, and who is believed.
+
+Both sides sit in processes of their own and take turns in ABBA or BAAB order. On a GPU a turn replays captured graphs
+(``fk_core.child.timing``); on a CPU, and for what can't be captured, it runs calls and this process's clock times them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fk_core import stopping
+from fk_core.child.wire import Frame
+from fk_core.desk import JudgeSession
+from fk_core.errors import Cancelled
+from fk_core.leases.base import Lease
+from fk_core.records.claims import CaptureClaim, Claim, FullTurn, GatedTurn, PlainTurn
+from fk_core.records.report import Evidence, Outcome
+from fk_core.records.task import CaseSpec
+from fk_core.settings import Timing
+from fk_core.stopping import Estimate
+from fk_core.trial import CandidateFault, Progress, Trial
+
+_LARGE_BYTES = 32 << 20
+_PLAIN_ROUNDS = 4
+_CPU_TURN_S = 0.02
+_CPU_BUDGET_S = 1.2
+_CPU_ROUNDS = (6, 40)
+_EAGER_TURN_S = 0.004
+
+
+class _Done(Claim):
+    pass
+
+
+@dataclass
+class CaseTiming:
+    """What was measured of one case; ``estimate`` is of ln(baseline time / candidate time)."""
+
+    case: CaseSpec
+    mode: str = ""
+    estimate: Estimate | None = None
+    plain: Estimate | None = None
+    eager: Estimate | None = None
+    candidate_us: float | None = None
+    baseline_us: float | None = None
+    floor_us: float | None = None
+    stopped_because: str = ""
+    reason: str = ""
+    """Why there is no estimate."""
+    capturable: bool | None = None
+    capture_reason: str = ""
+    programmatic: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Prepared:
+    timing: CaseTiming
+    outputs: list[dict[str, Any]]
+    calls: int
+    block: int
+    seeds: list[tuple[int, int]] = field(default_factory=list)
+    layouts: list[Any] = field(default_factory=list)
+    """The candidate's captures; empty where it is timed eagerly."""
+    graph_baseline: bool = False
+
+
+@dataclass
+class _Laid:
+    """A case whose baseline side is ready."""
+
+    case: CaseSpec
+    frame: Frame
+    order: dict[str, Any]
+    seeds: list[tuple[int, int]]
+    graph_baseline: bool
+    floor_us: float | None
+
+
+class Stopwatch:
+    """Times all cases of one trial."""
+
+    def __init__(
+        self, trial: Trial, judge: JudgeSession, timing: Timing, floor: float, cpu: bool, progress: Progress
+    ) -> None:
+        self.trial, self.judge, self.t, self.floor, self.cpu = trial, judge, timing, floor, cpu
+        self.progress, self.random = progress, trial.random
+        self._keys: dict[str, str] = {}
+        self._groups: list[list[CaseSpec]] = []
+        self._laid: list[_Laid] = []
+
+    def plan(self, cases: list[CaseSpec], keys: dict[str, str]) -> None:
+        """Group the cases by memory, and lay out and capture the baseline's side of the first group."""
+        self._keys = keys
+        self._groups = [[case] for case in cases] if self.cpu else _groups(cases)
+        self._laid = [self._lay_out(case) for case in self._groups[0]]
+
+    def all_cases(self, lease: Lease) -> list[CaseTiming]:
+        """Capture the candidate under the shared lease, time under the exclusive one, group by group."""
+        done = []
+        for number, group in enumerate(self._groups):
+            self._check()
+            laid = self._laid if number == 0 else [self._lay_out(case) for case in group]
+            prepared = [self._prepare(one) for one in laid]
+            with exclusive(lease, self.trial):
+                for p in prepared:
+                    self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
+                    self.time(p)
+            for p in prepared:
+                self.judge.ask("drop", case=p.timing.case.id)
+                self.trial.ask({"do": "drop", "case": p.timing.case.id}, _Done)
+            done += [p.timing for p in prepared]
+        return done
+
+    def _check(self) -> None:
+        if self.trial.cancel is not None and self.trial.cancel.is_set():
+            raise Cancelled("cancelled by the caller")
+
+    # -- preparing -------------------------------------------------------------------------------------------------
+
+    def _lay_out(self, case: CaseSpec) -> _Laid:
+        """The judge's side of a case: inputs for both, and the baseline's captures."""
+        frame = self.judge.ask("timing", case=case.id, layouts=self.t.layouts, batch_us=self.t.batch_us)
+        order = frame.body["order"]
+        layouts = max(3, self.t.layouts // 2) if order["block"] > _LARGE_BYTES else self.t.layouts
+        seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
+        baseline = self.judge.ask("time", case=case.id, seeds=seeds).body
+        floor_us = None if self.cpu else self.judge.ask("floor", case=case.id).body["floor_us"]
+        return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), floor_us)
+
+    def _prepare(self, laid: _Laid) -> _Prepared:
+        """The candidate's side of a case."""
+        case, order, frame = laid.case, laid.order, laid.frame
+        try:
+            self.trial.make(self._keys[case.id])
+            arena = {"do": "arena", "name": "timing", "size": frame.body["size"]}
+            self.trial.ask(arena, _Done, fds=tuple(frame.fds))
+        finally:
+            for fd in frame.fds:
+                os.close(fd)
+        claim = self.trial.ask(
+            order | {"seeds": laid.seeds}, CaptureClaim, timeout_s=self.trial.settings.limits.build_s
+        )
+        timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
+        prepared = _Prepared(timing, frame.body["outputs"], order["calls"], order["block"], laid.seeds)
+        prepared.graph_baseline = laid.graph_baseline
+        timing.floor_us = laid.floor_us
+        if self.cpu:
+            return prepared
+        if claim.unjoined:
+            raise _stream_fault(case, claim.reason)
+        if claim.capturable:
+            self._inspect(claim, prepared)
+        if not claim.capturable or not laid.graph_baseline:
+            self.trial.ask({**order, "do": "eager"}, _Done)
+            self.judge.ask("eager", case=case.id)
+        return prepared
+
+    def _inspect(self, claim: CaptureClaim, prepared: _Prepared) -> None:
+        """Refuse what a captured graph must not hold, and note how its nodes hang together."""
+        if len(claim.layouts) != len(prepared.seeds) or any(
+            sorted(x.order) != list(range(x.calls)) for x in claim.layouts
+        ):
+            raise CandidateFault(Outcome.TAMPERED, "the captures do not fit what was asked for")
+        for layout in claim.layouts:
+            hosts = layout.nodes.get("host", 0)
+            if hosts:
+                what = f"the captured graph holds {hosts} host nodes, which run code on the CPU between kernels"
+                evidence = Evidence(kind="host_node", what=what, instead="do the work in kernels on the current stream")
+                raise CandidateFault(Outcome.TAMPERED, what, [evidence], prepared.timing.case.id)
+        prepared.layouts = claim.layouts
+        prepared.timing.programmatic = any(x.programmatic for x in claim.layouts)
+
+    # -- timing ----------------------------------------------------------------------------------------------------
+
+    def time(self, p: _Prepared) -> None:
+        self._check()
+        if self.cpu:
+            self._time_cpu(p)
+        elif p.layouts and p.graph_baseline:
+            self._time_gated(p)
+        else:
+            self._time_eager(p)
+
+    def _time_gated(self, p: _Prepared) -> None:
+        timing, case = p.timing, p.timing.case.id
+        timing.mode = "gate nodes"
+        self._audit(p)
+        began = time.monotonic()
+        rounds: list[tuple[int, float]] = []
+        seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        over: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        count = len(p.layouts)
+        theirs, ours = self._draws(count), self._draws(count)
+        self._gated("candidate", case, 0), self._gated("baseline", case, 0)
+        while True:
+            n = len(rounds)
+            pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
+            values: dict[str, list[float]] = {"candidate": [], "baseline": []}
+            for side in self._abba():
+                us, overhead = self._gated(side, case, pair[side])
+                values[side].append(us)
+                over[side].append(overhead / p.layouts[pair[side]].calls)
+            means = {side: statistics.fmean(v) for side, v in values.items()}
+            for side, mean in means.items():
+                seen[side].append(mean)
+            if min(means.values()) > 0:
+                rounds.append((n % count, math.log(means["baseline"] / means["candidate"])))
+            spent = time.monotonic() - began
+            stop = self._stop(rounds, spent, n + 1)
+            if stop:
+                timing.stopped_because = stop
+                break
+        self._conclude(timing, rounds, seen, over)
+        timing.plain = self._plain(p, theirs, ours)
+        self._audit(p)
+
+    def _draws(self, count: int) -> list[int]:
+        return self.random.sample(range(count), count)
+
+    def _abba(self) -> tuple[str, ...]:
+        a, b = "baseline", "candidate"
+        return (a, b, b, a) if self.random.random() < 0.5 else (b, a, a, b)
+
+    def _stop(self, rounds: list[tuple[int, float]], spent_s: float, tried: int) -> str:
+        if tried >= 8 * self.t.min_rounds:
+            return "too many rounds without a usable reading"
+        if len(rounds) < self.t.min_rounds:
+            return ""
+        found = stopping.estimate(rounds, trim=self.t.trim)
+        half = found.half_width
+        if half is None:
+            return "too few layouts"
+        if (len(rounds) - self.t.min_rounds) % self.t.step_rounds:
+            return ""
+        if half <= max(self.t.target_half_width, 0.08 * abs(found.log_ratio)):
+            return f"the interval is within {100 * half:.2f}%"
+        if spent_s > self.t.budget_max_s:
+            return "the budget was spent"
+        clear = abs(found.log_ratio) - math.hypot(half, self.floor) > 0
+        return "the budget was spent and the sign is clear" if spent_s > self.t.budget_s and clear else ""
+
+    def _gated(self, side: str, case: str, layout: int) -> tuple[float, float]:
+        """One turn: microseconds a call, and by how much this clock saw the turn last longer than it claims."""
+        body = {"do": "turn", "case": case, "layout": layout, "kind": "gated", "prime": 1, "timed": 2}
+        began = time.perf_counter()
+        if side == "candidate":
+            turn = self.trial.ask(body, GatedTurn)
+        else:
+            turn = GatedTurn.model_validate(self.judge.ask(**body).body)
+        wall_us = (time.perf_counter() - began) * 1e6
+        if len(turn.full_us) != 2 or len(turn.gate_us) != 2:
+            raise CandidateFault(Outcome.TAMPERED, "a turn answered with another number of readings than were asked")
+        us = (statistics.fmean(turn.full_us) - statistics.fmean(turn.gate_us)) / turn.calls
+        # Three batches of full and gate ran; what the clock saw beyond the claim is shared among their calls.
+        return us, (wall_us - turn.span_us) / 3
+
+    def _conclude(
+        self,
+        timing: CaseTiming,
+        rounds: list[tuple[int, float]],
+        seen: dict[str, list[float]],
+        over: dict[str, list[float]],
+    ) -> None:
+        if len(rounds) < 3:
+            timing.reason = "the calls are shorter than what the clock resolves"
+            return
+        estimate = stopping.estimate(rounds, trim=self.t.trim)
+        candidate, baseline = statistics.median(seen["candidate"]), statistics.median(seen["baseline"])
+        gap = statistics.median(over["candidate"]) - statistics.median(over["baseline"])
+        spread = _spread(over["baseline"]) + _spread(over["candidate"])
+        if gap > max(self.t.witness * candidate, 4 * spread):
+            # This process's clock saw more time than the candidate's readings account for: the clock decides.
+            timing.notes.append(
+                f"the outside clock saw {gap:.2f} us a call more than the candidate's readings; the clock decides"
+            )
+            shift = math.log((candidate + gap) / candidate)
+            estimate = Estimate(estimate.log_ratio - shift, estimate.half_width, estimate.rounds, estimate.layouts)
+            candidate += gap
+        timing.estimate, timing.candidate_us, timing.baseline_us = estimate, candidate, baseline
+
+    def _plain(self, p: _Prepared, theirs: list[int], ours: list[int]) -> Estimate:
+        """Plain replay with every argument cold: what other harnesses report."""
+        rounds = []
+        case = p.timing.case.id
+        count = len(p.layouts)
+        for n in range(_PLAIN_ROUNDS):
+            values: dict[str, list[float]] = {"candidate": [], "baseline": []}
+            pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
+            for side in self._abba():
+                body = {"do": "turn", "case": case, "layout": pair[side], "kind": "plain", "prime": 1, "timed": 2}
+                if side == "candidate":
+                    turn = self.trial.ask(body, PlainTurn)
+                else:
+                    turn = PlainTurn.model_validate(self.judge.ask(**body).body)
+                values[side].append(statistics.fmean(turn.plain_us) / turn.calls)
+            rounds.append((n, math.log(statistics.fmean(values["baseline"]) / statistics.fmean(values["candidate"]))))
+        return stopping.estimate(rounds, trim=0.0)
+
+    def _audit(self, p: _Prepared) -> None:
+        """New secret inputs, one replay, and the gates' samples compared with the oracle."""
+        case = p.timing.case.id
+        layout = self.random.randrange(len(p.layouts))
+        self.judge.ask("refill", case=case)
+        body = {"do": "turn", "case": case, "layout": layout, "kind": "full", "prime": 0, "timed": 1, "fill": True}
+        self.trial.ask(body, FullTurn)
+        told = self.judge.ask("audit", case=case, slots=p.layouts[layout].order, sample_seed=p.seeds[layout][1]).body
+        if told["wrong"]:
+            what = (
+                f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
+                f"{told['checked']} calls: what was captured does not compute the result anew each time"
+            )
+            evidence = Evidence(
+                kind="graph_stale",
+                what=what,
+                instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
+            )
+            raise CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+
+    # -- eager -----------------------------------------------------------------------------------------------------
+
+    def _loop(self, side: str, case: str, order: list[int]) -> float:
+        """Seconds by this process's clock for eager calls over these slots."""
+        body = {"do": "loop", "case": case, "order": order}
+        began = time.perf_counter()
+        if side == "candidate":
+            self.trial.ask(body, _Done)
+        else:
+            self.judge.ask(**body)
+        return time.perf_counter() - began
+
+    def _fill(self, side: str, case: str) -> None:
+        if side == "candidate":
+            self.trial.ask({"do": "fill", "case": case}, _Done)
+        else:
+            self.judge.ask("fill", case=case)
+
+    def _pace(self, side: str, p: _Prepared, target_s: float) -> tuple[int, float]:
+        """How many calls a turn should have, and what an empty turn takes."""
+        case = p.timing.case.id
+        empty = statistics.median(self._loop(side, case, []) for _ in range(5))
+        one = self._loop(side, case, [0])
+        one = min(one, self._loop(side, case, [1 % p.calls]))
+        return max(1, min(200, round(target_s / max(one - empty, 1e-6)))), empty
+
+    def _order(self, calls: int, slots: int) -> list[int]:
+        """Which slots a turn uses: the last one, which may be checked, comes once."""
+        last = self.random.randrange(slots)
+        others = [i for i in range(slots) if i != last] or [last]
+        return [self.random.choice(others) for _ in range(calls - 1)] + [last]
+
+    def _eager_round(self, p: _Prepared, pace: dict[str, tuple[int, float]], slots: int) -> dict[str, float]:
+        case = p.timing.case.id
+        values: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        for side in self._abba():
+            calls, empty = pace[side]
+            self._fill(side, case)
+            order = self._order(calls, slots)
+            values[side].append((self._loop(side, case, order) - empty) / calls)
+            if side == "candidate" and self.random.random() < 0.3:
+                self._check_last(p, order[-1])
+        return {side: statistics.fmean(v) for side, v in values.items()}
+
+    def _check_last(self, p: _Prepared, slot: int) -> None:
+        case = p.timing.case.id
+        self.trial.ask({"do": "last", "outputs": p.outputs}, _Done)
+        told = self.judge.ask("audit_loop", case=case, slot=slot).body
+        if told["wrong"]:
+            what = f"a timed call gave wrong values in {told.get('output')}, though the same calls were right before"
+            evidence = Evidence(kind="phase", what=what, instead="compute the result anew in every call")
+            raise CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+
+    def _time_cpu(self, p: _Prepared) -> None:
+        timing = p.timing
+        timing.mode = "cpu wall"
+        pace = {side: self._pace(side, p, _CPU_TURN_S) for side in ("candidate", "baseline")}
+        began = time.monotonic()
+        rounds: list[tuple[int, float]] = []
+        seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        while True:
+            means = self._eager_round(p, pace, p.calls)
+            for side, mean in means.items():
+                seen[side].append(mean)
+            if min(means.values()) > 0:
+                rounds.append((len(rounds), math.log(means["baseline"] / means["candidate"])))
+            spent = time.monotonic() - began
+            if len(rounds) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(rounds) >= _CPU_ROUNDS[1]):
+                break
+            if spent > 10 * _CPU_BUDGET_S:
+                break
+            if len(rounds) % 3 == 0:
+                self.judge.ask("refill", case=timing.case.id)
+        timing.stopped_because = "the CPU budget was spent"
+        if len(rounds) < 3:
+            timing.reason = "the calls are shorter than what the clock resolves"
+            return
+        timing.estimate = stopping.estimate(rounds, trim=self.t.trim)
+        timing.candidate_us = statistics.median(seen["candidate"]) * 1e6
+        timing.baseline_us = statistics.median(seen["baseline"]) * 1e6
+
+    def _time_eager(self, p: _Prepared) -> None:
+        """What can't be captured runs eagerly, by the wall clock; the baseline in a graph, as an engine would run it."""
+        timing, case = p.timing, p.timing.case.id
+        timing.mode = "eager"
+        slots = min(p.calls, 16)
+        pace = {side: self._pace(side, p, _EAGER_TURN_S) for side in ("candidate", "baseline")}
+        rounds, eager = [], []
+        seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        for n in range(self.t.min_rounds):
+            means = self._eager_round(p, pace, slots)
+            if min(means.values()) <= 0:
+                continue
+            eager.append((n, math.log(means["baseline"] / means["candidate"])))
+            baseline_s = means["baseline"]
+            if p.graph_baseline:
+                body = {"do": "turn", "case": case, "layout": n % len(p.seeds), "kind": "plain", "prime": 1, "timed": 2}
+                turn = PlainTurn.model_validate(self.judge.ask(**body).body)
+                baseline_s = statistics.fmean(turn.plain_us) / turn.calls * 1e-6
+            rounds.append((n, math.log(baseline_s / means["candidate"])))
+            seen["candidate"].append(means["candidate"])
+            seen["baseline"].append(baseline_s)
+        timing.stopped_because = "a fixed number of eager rounds"
+        if len(rounds) < 3:
+            timing.reason = "the calls are shorter than what the clock resolves"
+            return
+        timing.estimate = stopping.estimate(rounds, trim=self.t.trim)
+        timing.eager = stopping.estimate(eager, trim=self.t.trim)
+        timing.candidate_us = statistics.median(seen["candidate"]) * 1e6
+        timing.baseline_us = statistics.median(seen["baseline"]) * 1e6
+        if p.graph_baseline:
+            timing.notes.append("timed eagerly by the wall clock against the baseline in a CUDA graph")
+
+
+@contextlib.contextmanager
+def exclusive(lease: Lease, trial: Trial) -> Iterator[None]:
+    """Hold the device alone for a while."""
+    lease.upgrade("exclusive", cancel=trial.cancel)
+    try:
+        yield
+    finally:
+        lease.downgrade()
+
+
+def _groups(cases: list[CaseSpec], budget: int = 6 << 30) -> list[list[CaseSpec]]:
+    """Cases whose captures fit in memory together, by a rough size: elements times bytes times slots and layouts."""
+    groups: list[list[CaseSpec]] = [[]]
+    used = 0
+    for case in cases:
+        size = math.prod(case.dims.values()) * 8
+        need = size * 4 * 12
+        if groups[-1] and used + need > budget * 8:
+            groups.append([])
+            used = 0
+        groups[-1].append(case)
+        used += need
+    return groups
+
+
+def _spread(values: list[float]) -> float:
+    """Standard error of a median, from the middle half."""
+    if len(values) < 4:
+        return math.inf
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    return (ordered[-1 - quarter] - ordered[quarter]) / 1.35 * 1.25 / math.sqrt(len(ordered))
+
+
+def _stream_fault(case: CaseSpec, reason: str) -> CandidateFault:
+    what = f"work was left running on another stream when forward returned: {reason}"
+    evidence = Evidence(
+        kind="stream_escape",
+        what=what,
+        instead="launch on the current stream, or make it wait for the side stream before returning",
+    )
+    return CandidateFault(Outcome.TAMPERED, what, [evidence], case.id)

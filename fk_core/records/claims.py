@@ -1,0 +1,89 @@
+"""What a candidate's process may answer. Everything in here is a claim: checked for form, and never believed alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Text = Annotated[str, Field(max_length=4000)]
+Micros = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
+
+
+class Claim(BaseModel):
+    """Strict: no coercion, no unknown fields, bounded sizes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class FindingClaim(Claim):
+    kind: Text
+    what: Text
+    where: Text = ""
+    instead: Text = ""
+    severity: Literal["reject", "policy", "warn"]
+
+
+class Findings(Claim):
+    findings: list[FindingClaim] = Field(default_factory=list, max_length=200)
+
+
+class OutputClaim(Claim):
+    problem: Text | None = None
+    shape: list[int] = Field(default_factory=list, max_length=16)
+    dtype: Text = ""
+    device: Text = ""
+    copied: bool = False
+
+
+class CallClaim(Claim):
+    outputs: list[OutputClaim] = Field(max_length=64)
+    aliases: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = Field(max_length=512)
+
+
+class StateClaim(Claim):
+    copied: list[Text] = Field(max_length=4096)
+
+
+class LayoutClaim(Claim):
+    calls: int = Field(ge=1, le=4096)
+    nodes: dict[Text, int] = Field(max_length=32)
+    edges: int
+    programmatic: int
+    forks: int
+    allocations: int
+    order: list[int] = Field(max_length=4096)
+
+
+class CaptureClaim(Claim):
+    capturable: bool
+    reason: Text = ""
+    unjoined: bool = False
+    layouts: list[LayoutClaim] = Field(default_factory=list, max_length=64)
+
+
+class GatedTurn(Claim):
+    full_us: list[Micros] = Field(max_length=64)
+    gate_us: list[Micros] = Field(max_length=64)
+    span_us: Micros
+    calls: int = Field(ge=1, le=4096)
+
+
+class FullTurn(Claim):
+    full_us: list[Micros] = Field(max_length=64)
+    span_us: Micros
+    calls: int = Field(ge=1, le=4096)
+
+
+class PlainTurn(Claim):
+    plain_us: list[Micros] = Field(max_length=64)
+    span_us: Micros
+    calls: int = Field(ge=1, le=4096)
+
+
+class ExceptionClaim(Claim):
+    type: Text
+    message: Text
+    where: Text = ""
+    trace: Text = ""
+    findings: list[FindingClaim] = Field(default_factory=list, max_length=200)

@@ -1,0 +1,33 @@
+"""The envelope of every tool that can be long."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from fk_core.records.base import Record
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    WORKING = "working"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+class JobStatus(Record):
+    status: JobState
+    job_id: str
+    attempt_id: str = ""
+    queue_position: int | None = None
+    doing: str = ""
+    """What happens now, in words."""
+    progress: float | None = None
+    """Share done, 0 to 1, where it is known."""
+    elapsed_s: float = 0.0
+    next: str = ""
+    """How to ask again."""
+    result: dict[str, Any] | None = None
+    error: str = ""

@@ -1,0 +1,95 @@
+"""Which sandbox levels this machine gives, found by really starting a child at each and letting it try to get out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from fk_core.child import landlock
+from fk_core.child.confine import LANDLOCK, NAMESPACES, PROCESS
+from fk_core.child.wire import ProtocolError
+from fk_core.errors import HarnessError
+from fk_core.sandbox.launch import ChildGone, launch
+from fk_core.sandbox.zygote import Zygote
+from fk_core.settings import Settings
+
+ORDER = (NAMESPACES, LANDLOCK, PROCESS)
+_SIGNAL_SCOPE = 6  # the landlock version that keeps signals in
+
+_lock = threading.Lock()
+_found: dict[tuple[int, Path], dict[str, str]] = {}
+
+
+def available(settings: Settings) -> list[str]:
+    """The levels that hold here, best first. ``process`` always does."""
+    why = explain(settings)
+    return [level for level in ORDER if not why[level]]
+
+
+def explain(settings: Settings) -> dict[str, str]:
+    """For each level why it can't be used, empty where it can. Tried once per process, about a quarter of a second."""
+    key = (os.geteuid(), settings.home)
+    with _lock:
+        if key not in _found:
+            _found[key] = _try_all(settings)
+        return dict(_found[key])
+
+
+def choose(settings: Settings) -> str:
+    """The best level, or the one that ``FK_SANDBOX`` asks for. Raises ``HarnessError`` where that one doesn't hold."""
+    wanted = settings.sandbox
+    if not wanted:
+        return available(settings)[0]
+    if wanted not in ORDER:
+        raise HarnessError(f"FK_SANDBOX={wanted} is no sandbox level", hint=f"The levels are {', '.join(ORDER)}")
+    why = explain(settings)[wanted]
+    if why:
+        best = available(settings)[0]
+        raise HarnessError(f"FK_SANDBOX={wanted} can't be had on this machine: {why}", hint=f"The best here is {best}")
+    return wanted
+
+
+def _try_all(settings: Settings) -> dict[str, str]:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    zygote = Zygote(settings, interpret=False, preload=())
+    try:
+        zygote.start(60.0)
+        return {level: _try(zygote, settings, level) for level in ORDER}
+    finally:
+        zygote.close()
+
+
+def _try(zygote: Zygote, settings: Settings, level: str) -> str:
+    """Why the level doesn't hold; empty when it does."""
+    settings.scratch_dir.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="probe-", dir=settings.scratch_dir))
+    place.chmod(0o711)
+    secret, scratch = place / "secret", place / "scratch"
+    secret.write_text("secret", encoding="ascii")
+    secret.chmod(0o600)
+    scratch.mkdir(mode=0o700)
+    outside = [place / "outside", Path("/usr") / f"fk-{place.name}", Path("/etc") / f"fk-{place.name}"]
+    config = {
+        "level": level,
+        "outside": [str(path) for path in outside],
+        "secret": str(secret),
+        "harness": os.getpid(),
+        "signals": level == NAMESPACES or landlock.version() >= _SIGNAL_SCOPE,
+    }
+    try:
+        child = launch(zygote, "probe", config, settings, level=level, scratch=scratch, cpu=True)
+        try:
+            broken = child.ask({"do": "probe"}, timeout_s=60.0).body["broken"]
+        finally:
+            child.kill()
+        broken += [f"{path} could be written" for path in outside if path.exists()]
+    except (HarnessError, ChildGone, ProtocolError) as error:
+        return str(error)
+    finally:
+        for path in outside:
+            path.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+    return "; ".join(broken)

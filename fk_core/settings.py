@@ -1,0 +1,93 @@
+"""Where things live and how long they may take. Read once from the environment; every constant of a verdict is here.
+
+``FK_HOME``      data: journal, trusted caches, scratch (default: the user's data directory)
+``FK_LOCK_DIR``  leases, one directory for the whole host (default: ``/var/tmp/fk-locks``, mode 1777)
+``FK_SANDBOX``   force a level: ``namespaces``, ``landlock+seccomp`` or ``process`` (default: the best there is)
+``FK_DEVICE``    ``auto`` (default), ``cpu``, ``cuda`` or a GPU UUID
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Constants of the decision table; the evidence for each is in docs/measurements.md."""
+
+    ratio_limit: float = 5.0
+    changed: float = 0.01
+    """A change is called only above this, or above the machine's floor if that is higher."""
+    same: float = 0.01
+    win: float = 0.005
+    slow_case: float = 0.97
+    target_half_width: float = 0.005
+    budget_s: float = 0.15
+    budget_max_s: float = 0.30
+    min_rounds: int = 12
+    step_rounds: int = 4
+    layouts: int = 12
+    """Captures a case and side; each round uses the next."""
+    trim: float = 0.2
+    witness: float = 0.01
+    default_floor: float = 0.003
+    batch_us: float = 120.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one candidate may use."""
+
+    build_s: float = 300.0
+    call_s: float = 60.0
+    total_s: float = 900.0
+    memory_bytes: int = 16 << 30
+    cpu_s: float = 1800.0
+    processes: int = 256
+    open_files: int = 4096
+    file_bytes: int = 2 << 30
+    log_bytes: int = 256 << 10
+    source_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Leasing:
+    queue_s: float = 600.0
+    hold_s: float = 900.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    home: Path
+    lock_dir: Path
+    sandbox: str = ""
+    device: str = "auto"
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
+    leasing: Leasing = field(default_factory=Leasing)
+
+    @property
+    def journal_dir(self) -> Path:
+        return self.home / "journal"
+
+    @property
+    def scratch_dir(self) -> Path:
+        return self.home / "scratch"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Trusted caches: written by trusted processes only."""
+        return self.home / "cache"
+
+
+def load(environ: dict[str, str] | None = None) -> Settings:
+    env = dict(os.environ) if environ is None else environ
+    home = Path(env.get("FK_HOME") or platformdirs.user_data_dir("fk-server")).expanduser().absolute()
+    lock_dir = Path(env.get("FK_LOCK_DIR") or "/var/tmp/fk-locks").expanduser().absolute()
+    return Settings(
+        home=home, lock_dir=lock_dir, sandbox=env.get("FK_SANDBOX", ""), device=env.get("FK_DEVICE", "auto")
+    )

@@ -1,0 +1,138 @@
+"""How people see the records in a terminal. Everything shown is also in ``--json``, and more."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from fk_core.plain import clean_text
+from fk_core.records.device import DoctorReport, GpuStatus
+from fk_core.records.listing import OpsList, Stub
+from fk_core.records.report import CaseReport, Outcome, ValidateReport
+
+_STATE_STYLE = {"ok": "green", "warn": "yellow", "missing": "yellow", "broken": "red"}
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(clean_text(text), style=style)
+
+
+def _us(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _ratio(value: float | None, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
+
+
+def ops(found: OpsList) -> RenderableType:
+    table = Table("op", "level", "classes", "cases", "baselines here", "models", title="Operators")
+    for op in found.ops:
+        table.add_row(
+            op.name,
+            str(op.level),
+            ", ".join(op.entries),
+            str(op.cases),
+            ", ".join(op.baselines_found),
+            ", ".join(op.models),
+        )
+    return table
+
+
+def stub(made: Stub) -> RenderableType:
+    table = Table("case", "calls per step", "baseline us", "floor us", title=f"{made.cases_total} cases")
+    for case in made.cases:
+        calls = "" if case.calls is None else str(case.calls)
+        table.add_row(case.id, calls, _us(case.baseline_us), _us(case.floor_us))
+    lines = [_text(f"- {line}") for line in made.contract]
+    lines.append(_text(f"Tolerance: {made.tolerance}"))
+    lines.append(_text(f"Baselines, in order: {', '.join(made.baselines)}"))
+    lines += [_text(note) for note in [*made.notes, *made.next_steps]]
+    if made.written_to:
+        lines.append(_text(f"Written to {made.written_to}", "green"))
+    return Group(Syntax(clean_text(made.source), "python"), *lines, table)
+
+
+def report(judged: ValidateReport) -> RenderableType:
+    good = judged.outcome is Outcome.PASSED
+    blame = f" (blame: {judged.blame})" if judged.blame else ""
+    parts: list[RenderableType] = [
+        _text(f"{judged.op}: {judged.outcome.value}{blame}", "bold green" if good else "bold red"),
+        _text(judged.summary),
+    ]
+    table = Table()
+    table.add_column("case", overflow="fold", min_width=24)
+    for heading in ("outcome", "us", "baseline us", "speedup"):
+        table.add_column(heading, overflow="fold")
+    for case in judged.cases:
+        floor = "" if case.floor_us is None else f" (floor {case.floor_us:.2f})"
+        timed = case.verdict != "not_timed"
+        table.add_row(
+            _text(case.id.removeprefix(f"{judged.op}/")),
+            _text(case.outcome.value, "green" if case.outcome is Outcome.PASSED else "red"),
+            _us(case.candidate_us),
+            _us(case.baseline_us) + floor,
+            f"{case.verdict} {_ratio(case.speedup, case.ci95)}" if timed else "",
+        )
+    parts.append(table)
+    parts += [_text(line, "red") for case in judged.cases if (line := _why(case))]
+    speed = judged.speed
+    if speed.verdict != "not_timed":
+        line = f"Speed: {speed.verdict} {_ratio(speed.speedup, speed.ci95)} against {speed.baseline or 'no baseline'}"
+        parts.append(_text(f"{line}; trust: {speed.trust}. {speed.reason}".rstrip()))
+    parts.append(_text(f"Winner: {'yes' if judged.winner else 'no'}. {judged.winner_reason}".rstrip()))
+    for item in judged.evidence:
+        parts.append(_text(f"Evidence ({item.kind}) {item.where}: {item.what}. {item.instead}", "red"))
+    parts += [_text(f"Warning: {warning}", "yellow") for warning in judged.warnings]
+    parts += [_text(f"Next: {step}") for step in dict.fromkeys(judged.next_steps)]
+    if judged.log_tail and not good:
+        parts.append(_text("Output of the candidate:\n" + judged.log_tail, "dim"))
+    same = f", answered from attempt {judged.identical_to}" if judged.identical_to else ""
+    parts.append(_text(f"Attempt {judged.attempt_id}, {judged.seconds.total:.2f} s{same}", "dim"))
+    return Group(*parts)
+
+
+def _why(case: CaseReport) -> str:
+    if case.outcome is Outcome.PASSED or case.first_mismatch is None:
+        told = case.outcome not in (Outcome.PASSED, Outcome.NOT_RUN) and case.reason
+        return f"{case.id}: {case.reason}" if told else ""
+    bad = case.first_mismatch
+    share = "" if bad.share_wrong is None else f", {bad.share_wrong:.1%} of the elements wrong"
+    pattern = f", pattern: {bad.pattern}" if bad.pattern else ""
+    return (
+        f"{case.id}: {bad.output}{bad.index} is {bad.got}, expected {bad.expected}{share}{pattern}. {bad.note}".strip()
+    )
+
+
+def gpus(status: GpuStatus) -> RenderableType:
+    table = Table("device", "name", "memory used", "holders", "waiting", "foreign", "state", title=status.lock_dir)
+    for entry in status.devices:
+        used = "" if entry.memory_used_bytes is None else f"{entry.memory_used_bytes / 2**30:.1f} GiB"
+        table.add_row(
+            entry.device.uuid,
+            escape(entry.device.name),
+            used,
+            ", ".join(f"{holder.pid} {holder.mode}" for holder in entry.holders),
+            ", ".join(str(holder.pid) for holder in entry.waiting),
+            _text(", ".join(entry.foreign)),
+            _text(entry.quarantined or "in use" if entry.holders or entry.quarantined else "free"),
+        )
+    return Group(table, _text(status.note))
+
+
+def doctor(found: DoctorReport) -> RenderableType:
+    table = Table("check", "state", "found", "to do", title="What works here")
+    for check in found.checks:
+        table.add_row(check.name, Text(check.state, _STATE_STYLE[check.state]), _text(check.found), _text(check.todo))
+    lines = [_text(f"Sandbox: {found.sandbox}")]
+    if found.floor is not None:
+        lines.append(_text(f"Timing error of a kernel against itself: {found.floor:.2%}"))
+    if found.planted is not None:
+        seen = "nothing" if found.planted_seen is None else f"{found.planted_seen:.2%}"
+        lines.append(_text(f"A planted slow-down of {found.planted:.0%}: seen as {seen}, {found.planted_verdict}"))
+    return Group(table, *lines)

@@ -1,0 +1,176 @@
+"""The candidate skeleton of a task: what exactly must be written, against which cases, tolerance and kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from fk_core import formulas
+from fk_core.catalog import passed_init, spread
+from fk_core.child.baselines import base as baselines
+from fk_core.errors import RequestError
+from fk_core.records.listing import Stub, StubCase
+from fk_core.records.task import SHORT_DTYPE, CaseSpec, Entry, TaskSpec
+from fk_core.source_check import construction
+
+MAX_CHARS = 7800
+"""Of the stub as JSON: a client cuts longer answers, and an envelope comes around it."""
+
+Measured = Mapping[str, tuple[float | None, float | None]]
+"""Case id -> (floor, baseline) in microseconds, where this machine has measured them."""
+
+GENERAL = [
+    "Keep the class names, parameter names and parameter shapes: load_state_dict(strict=True) fills them.",
+    "Launch on the current stream; no host synchronisation in forward. Importing the file only defines and compiles.",
+    "Inputs not named as overwritable, parameters and buffers stay bit-identical.",
+    "Any size must be right, not only those of the cases, unless a literal SUPPORTS at the top level says otherwise.",
+]
+
+
+def render(spec: TaskSpec, device: str, *, dtype: str = "", measured: Measured | None = None) -> Stub:
+    """The stub of a task for a device (``cpu``, or anything else for a GPU), within what one answer may hold.
+
+    ``dtype`` (a torch name or fp32, bf16, fp16) keeps the cases of that dtype only. Raises ``RequestError`` for one
+    that the task does not have.
+    """
+    cases = _of_dtype(spec, spec.case_set(device), dtype)
+    measured = measured or {}
+    shown = list(cases)
+    while True:
+        stub = Stub(
+            op=spec.name,
+            source=render_source(spec),
+            contract=[line for entry in spec.entries.values() for line in entry.contract] + GENERAL,
+            cases=[_stub_case(spec, case, measured) for case in shown],
+            cases_total=len(cases),
+            tolerance=_tolerance(spec),
+            baselines=_baselines(spec, device),
+            notes=_notes(spec, cases, shown, measured),
+            next_steps=[f"Fill in the stub, then validate it: validate_kernel(op='{spec.name}', source=...)"],
+        )
+        size = len(stub.model_dump_json())
+        if size <= MAX_CHARS or len(shown) <= 1:
+            return stub
+        shown = spread(spec, cases, max(1, min(len(shown) - 1, len(shown) * MAX_CHARS // size)))
+
+
+def render_source(spec: TaskSpec) -> str:
+    """A candidate file that compiles, and binds every construction and call of the cases; ``forward`` raises."""
+    blocks = [
+        f'"""{spec.name}: {spec.summary}"""',
+        "import torch\nimport torch.nn as nn\nfrom torch import Tensor",
+        *(_class(spec, name, entry) for name, entry in spec.entries.items()),
+    ]
+    head, imports, *classes = blocks
+    return f"{head}\n\n{imports}\n\n\n" + "\n\n\n".join(classes) + "\n"
+
+
+def _class(spec: TaskSpec, name: str, entry: Entry) -> str:
+    size_of = {str(dimension): argument for argument, dimension in spec.init_of[name].items()}
+    lines = [f"class {name}(nn.Module):"]
+    lines.append(f"    def __init__(self{_parameters(entry, 'init')}) -> None:")
+    lines.append("        super().__init__()")
+    lines += [f"        self.{parameter.name} = {parameter.name}" for parameter in entry.init]
+    for state_name, tensor in entry.state.items():
+        sides = ", ".join(re.sub(r"[A-Za-z_]\w*", lambda m: size_of.get(m[0], m[0]), side) for side in tensor.shape)
+        lines.append(f"        self.{state_name} = nn.Parameter(torch.empty({sides}), requires_grad=False)")
+    returns = (
+        "Tensor" if all(len(form.outputs) == 1 for form in entry.forms.values()) else "Tensor | tuple[Tensor, ...]"
+    )
+    lines += ["", f"    def forward(self{_parameters(entry, 'forward')}) -> {returns}:"]
+    doc = []
+    for form in entry.forms.values():
+        answer = ", ".join(f"{output}[{', '.join(value.shape)}]" for output, value in form.outputs.items())
+        given = ", ".join(f"{argument}[{', '.join(spec.tensors[argument].shape)}]" for argument in form.arguments)
+        doc.append(f"forward({given}) -> {answer or 'None'}")
+        doc += [
+            f"    {name} {'is updated in place' if word == 'must' else 'may be overwritten'}"
+            for name, word in form.mutates.items()
+        ]
+    if len(doc) == 1:
+        lines.append(f'        """{doc[0]}"""')
+    else:
+        lines += [f'        """{doc[0]}', *(f"        {line}" for line in doc[1:]), '        """']
+    lines.append(f'        raise NotImplementedError("write {spec.name} here")')
+    return "\n".join(lines)
+
+
+def _parameters(entry: Entry, which: str) -> str:
+    parts = []
+    for parameter in entry.init if which == "init" else entry.forward:
+        default = f" = {parameter.default!r}" if parameter.has_default else ""
+        parts.append(f", {parameter.name}: {parameter.annotation}{default}")
+    return "".join(parts)
+
+
+def _stub_case(spec: TaskSpec, case: CaseSpec, measured: Measured) -> StubCase:
+    floor_us, baseline_us = measured.get(case.id, (None, None))
+    return StubCase(
+        id=case.id, call=render_call(spec, case), calls=case.calls, floor_us=floor_us, baseline_us=baseline_us
+    )
+
+
+def render_call(spec: TaskSpec, case: CaseSpec) -> str:
+    """``RMSNorm(hidden_size=4096, eps=1e-05)(x, residual)  # x, residual: bf16[512, 4096]``."""
+    arguments = spec.entries[case.entry].forms[case.form].arguments
+    shapes: dict[str, list[str]] = {}
+    for argument in arguments:
+        sides = ", ".join(str(formulas.evaluate(side, case.dims)) for side in spec.tensors[argument].shape)
+        shapes.setdefault(f"{SHORT_DTYPE[case.dtype]}[{sides}]", []).append(argument)
+    told = "; ".join(f"{', '.join(names)}: {shape}" for shape, names in shapes.items())
+    return f"{construction(spec, case)}({', '.join(arguments)})  # {told}"
+
+
+def _tolerance(spec: TaskSpec) -> str:
+    limit, u = spec.tolerance.limit, spec.tolerance.u
+    power = f"2^{u.hex().split('p')[1]}" if u.hex().startswith("0x1.0000000000000p") else repr(u)
+    return (
+        f"every element: abs(c - ref) <= {limit:g} * (half an ulp of the output + {power} * mag), ref in fp64, mag the "
+        "size that rounding errors scale with; also the rms error and the scale of each row; secret seeds and sizes, "
+        f"values drawn {', '.join(spec.distributions)}"
+    )
+
+
+def _baselines(spec: TaskSpec, device: str) -> list[str]:
+    lines = []
+    names = ["torch_eager"] if device == "cpu" else spec.baselines
+    for name in names:
+        provider = baselines.provider(name)
+        version = provider.installed()
+        state = f"{version}, " if version else "not installed here, "
+        lines.append(f"{name} ({state}{provider.what(spec.name)})")
+    return lines
+
+
+def _notes(spec: TaskSpec, cases: Sequence[CaseSpec], shown: Sequence[CaseSpec], measured: Measured) -> list[str]:
+    notes = []
+    if len(shown) < len(cases):
+        notes.append(f"{len(cases) - len(shown)} further cases are judged too; list them with fk ops or a report.")
+    defaults = sorted(
+        {
+            parameter.name
+            for case in cases
+            for parameter in spec.entries[case.entry].init
+            if parameter.name not in passed_init(spec, case)
+        }
+    )
+    if defaults:
+        notes.append(
+            f"Where a case wants the default of {', '.join(defaults)}, it does not pass it: keep the defaults."
+        )
+    if not any(case.id in measured for case in shown):
+        notes.append("No times yet: this machine has measured neither floor nor baseline of these cases.")
+    return notes
+
+
+def _of_dtype(spec: TaskSpec, cases: Sequence[CaseSpec], dtype: str) -> list[CaseSpec]:
+    if not dtype:
+        return list(cases)
+    long_name = {short: name for name, short in SHORT_DTYPE.items()}.get(dtype, dtype)
+    found = [case for case in cases if case.dtype == long_name]
+    if not found:
+        there = sorted({case.dtype for case in cases})
+        raise RequestError(
+            f"{spec.name} has no cases of dtype {dtype[:40]!r}", hint=f"Use {', '.join(there)}, or leave dtype out"
+        )
+    return found

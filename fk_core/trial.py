@@ -1,0 +1,347 @@
+"""One candidate on trial: build it, have it called, and put what it says into words the verdict can use."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fk_core.child import wire
+from fk_core.desk import JudgeSession
+from fk_core.errors import Cancelled
+from fk_core.records.claims import CallClaim, Claim, ExceptionClaim, FindingClaim, Findings, StateClaim
+from fk_core.records.report import CaseReport, Evidence, Mismatch, Outcome
+from fk_core.sandbox.launch import Child, ChildGone
+from fk_core.settings import Settings
+
+T = TypeVar("T", bound=Claim)
+Progress = Callable[[str, float | None], None]
+
+
+class CandidateFault(Exception):
+    """The candidate failed; this ends its trial."""
+
+    def __init__(self, outcome: Outcome, reason: str, evidence: list[Evidence] | None = None, case: str = "") -> None:
+        super().__init__(reason)
+        self.outcome, self.reason, self.evidence, self.case = outcome, reason, evidence or [], case
+        self.mismatch: Mismatch | None = None
+        self.judged: dict[str, Any] = {}
+
+
+class Trial:
+    """Holds the candidate's process. ``ask`` checks the form of every answer and turns failures into faults."""
+
+    def __init__(
+        self, child: Child, scratch: Path, judge: JudgeSession, settings: Settings, cancel: threading.Event | None
+    ) -> None:
+        self.child, self.scratch, self.judge, self.settings, self.cancel = child, scratch, judge, settings, cancel
+        self.warnings: list[str] = []
+        self.plan: dict[str, Any] = {}
+        self.random = random.Random(os.urandom(16))
+        self._made: set[str] = set()
+        self.detail: collections.Counter[str] = collections.Counter()
+        """Seconds that the parent waited for the candidate, by what it was doing."""
+
+    # -- talking ---------------------------------------------------------------------------------------------------
+
+    def ask(
+        self, body: dict[str, Any], claim: type[T], *, timeout_s: float | None = None, fds: tuple[int, ...] = ()
+    ) -> T:
+        return self._read(self._ask(body, timeout_s, fds), claim, body["do"])
+
+    def post(self, body: dict[str, Any]) -> tuple[int, int]:
+        try:
+            return self.child.channel.post(body)
+        except wire.Closed as error:
+            self.child.wait(2.0)
+            raise self._gone(self.child.gone("the process ended"), body["do"]) from error
+
+    def collect(self, ticket: tuple[int, int], do: str, claim: type[T], *, timeout_s: float | None = None) -> T:
+        limit = timeout_s or self.settings.limits.call_s
+        began = time.monotonic()
+        try:
+            frame = self.child.channel.answer(*ticket, timeout_s=limit)
+        except wire.TimedOut as error:
+            raise self._late(do, limit) from error
+        except wire.Closed as error:
+            self.child.wait(2.0)
+            raise self._gone(self.child.gone("the process ended"), do) from error
+        except wire.ProtocolError as error:
+            raise self._forged(str(error)) from error
+        finally:
+            self.detail[f"candidate {do}"] += time.monotonic() - began
+        return self._read(frame, claim, do)
+
+    def _ask(self, body: dict[str, Any], timeout_s: float | None, fds: tuple[int, ...]) -> wire.Frame:
+        limit = timeout_s or self.settings.limits.call_s
+        began = time.monotonic()
+        try:
+            return self.child.ask(body, limit, fds)
+        except ChildGone as error:
+            raise self._gone(error, body["do"]) from error
+        except wire.TimedOut as error:
+            raise self._late(body["do"], limit) from error
+        except wire.ProtocolError as error:
+            raise self._forged(str(error)) from error
+        finally:
+            self.detail[f"candidate {body['do']}"] += time.monotonic() - began
+
+    def _read(self, frame: wire.Frame, claim: type[T], do: str) -> T:
+        for fd in frame.fds:
+            os.close(fd)
+        try:
+            if frame.kind == wire.ERROR:
+                raise self._raised(frame.body, do)
+            return claim.model_validate(frame.body)
+        except ValidationError as error:
+            raise self._forged(f"malformed answer to {do!r}: {error.errors()[0]['msg']}") from error
+
+    def _raised(self, body: dict[str, Any], do: str) -> CandidateFault:
+        if "contract" in body:
+            return CandidateFault(Outcome.CONTRACT_BROKEN, str(body["contract"])[:2000])
+        told = ExceptionClaim.model_validate(body.get("exception"))
+        evidence = self._weigh(told.findings)
+        text = f"{told.type}: {told.message}" + (f" ({told.where})" if told.where else "")
+        if evidence:
+            return CandidateFault(_outcome_of(evidence), f"{evidence[0].what}; then {text}", evidence)
+        if (
+            told.type == "MemoryError"
+            or "CUDA out of memory" in told.message
+            or "can't allocate memory" in told.message
+        ):
+            return CandidateFault(Outcome.OVER_LIMIT, f"out of memory: {text}")
+        if do == "load":
+            return CandidateFault(Outcome.BUILD_FAILED, f"importing the file raised {text}\n{told.trace}")
+        return CandidateFault(Outcome.CRASHED, f"{_doing(do)} raised {text}\n{told.trace}")
+
+    def _gone(self, error: ChildGone, do: str) -> CandidateFault | Cancelled:
+        if self.cancel is not None and self.cancel.is_set():
+            return Cancelled("cancelled by the caller")
+        said = _last_lines(error.log_tail)
+        if error.over_limit:
+            return CandidateFault(
+                Outcome.OVER_LIMIT, f"the process went over its limit on {error.over_limit} while {_doing(do)}"
+            )
+        where = f" Its last output: {said}" if said else ""
+        return CandidateFault(
+            Outcome.CRASHED, f"the process ended ({error.exit_status}) while {_doing(do)}, with no answer.{where}"
+        )
+
+    def _late(self, do: str, limit: float) -> CandidateFault:
+        self.child.kill()
+        return CandidateFault(Outcome.TIMED_OUT, f"{_doing(do)} took longer than {limit:.0f} s")
+
+    def _forged(self, what: str) -> CandidateFault:
+        self.child.kill()
+        evidence = Evidence(
+            kind="protocol",
+            what=f"something else than the harness's own runner wrote to the result channel: {what}",
+            instead="return results from forward; never write to descriptors that the file did not open",
+        )
+        return CandidateFault(Outcome.TAMPERED, evidence.what, [evidence])
+
+    def _weigh(self, findings: list[FindingClaim]) -> list[Evidence]:
+        """Findings that reject; those that only look odd become warnings."""
+        evidence = []
+        for f in findings:
+            if f.severity == "warn":
+                self.warnings.append(f"{f.kind}: {f.what}" + (f" ({f.where})" if f.where else ""))
+            else:
+                kind = "policy" if f.severity == "policy" else f.kind
+                evidence.append(Evidence(kind=kind, what=f.what, where=f.where, instead=f.instead))
+        return evidence
+
+    def weigh(self, findings: Findings) -> None:
+        evidence = self._weigh(findings.findings)
+        if evidence:
+            raise CandidateFault(_outcome_of(evidence), evidence[0].what, evidence)
+
+    # -- the trial -------------------------------------------------------------------------------------------------
+
+    def begin_load(self, entries: list[str]) -> list[tuple[str, tuple[int, int]]]:
+        """Have the device context started and the file imported, without waiting for either."""
+        context = self.post({"do": "context"})
+        return [("context", context), ("load", self.post({"do": "load", "entries": entries}))]
+
+    def end_load(self, tickets: list[tuple[str, tuple[int, int]]]) -> None:
+        """Wait for what :meth:`begin_load` asked for; both count as building."""
+        build_s = self.settings.limits.build_s
+        (_, context), (_, load) = tickets
+        self.collect(context, "context", _Anything, timeout_s=120.0)
+        self.weigh(self.collect(load, "load", Findings, timeout_s=build_s))
+
+    def open(self, opened: wire.Frame) -> None:
+        """Take what the judge laid out: the plan, and the arena that inputs and outputs go through."""
+        self.plan = opened.body
+        try:
+            arena = {"do": "arena", "name": "main", "size": self.plan["arena"]["size"]}
+            self.ask(arena, _Nothing, fds=tuple(opened.fds))
+        finally:
+            for fd in opened.fds:
+                os.close(fd)
+
+    def make(self, key: str) -> None:
+        if key not in self._made:
+            recipe = next(m for m in self.plan["modules"] if m["key"] == key)
+            self.ask({"do": "make", **recipe}, _Nothing, timeout_s=self.settings.limits.build_s)
+            self._made.add(key)
+
+    def correctness(self, cases: dict[str, CaseReport], progress: Progress) -> None:
+        """Every call of the plan, judged; raises at the first one that rejects. Fills errors into ``cases``."""
+        probes, keys = self.plan["probes"], self.plan["keys"]
+        laid: dict[str, Any] | None = None
+        for i, probe in enumerate(probes):
+            if self.cancel is not None and self.cancel.is_set():
+                raise Cancelled("cancelled by the caller")
+            if i % 8 == 0:
+                progress(f"correctness: call {i + 1} of {len(probes)}", i / len(probes))
+            try:
+                self.make(keys[i])
+                if laid is None:
+                    laid = self.judge.ask("probe", i=i).body
+                timeout_s = self.settings.limits.build_s if i < 4 else self.settings.limits.call_s
+                claim = self.ask({"do": "call", **laid}, CallClaim, timeout_s=timeout_s)
+            except CandidateFault as fault:
+                laid = None
+                fault.case = probe["case_id"] or ""
+                if probe["may_raise"] and fault.outcome is Outcome.CRASHED and self.child.alive():
+                    self.warnings.append(f"{probe['why']}: {fault.reason.splitlines()[0][:200]}")
+                    continue
+                fault.reason = f"{fault.reason}\nThe call: {describe(probe)}"
+                raise
+            described = [o.model_dump(exclude_none=True) for o in claim.outputs]
+            answer = self.judge.ask("step", i=i, outputs=described, aliases=claim.aliases).body
+            told, laid = answer["told"], answer["laid"]
+            self._note(cases, probe, told)
+            if told["ok"]:
+                if told.get("skipped"):
+                    self.warnings.append(f"{probe['why']}: {told['skipped']}")
+                continue
+            if not probe["gating"]:
+                self.warnings.append(f"{probe['why']}: {told['note']}")
+                continue
+            raise self._wrong(told, probe)
+        for key in sorted(self._made):
+            self._weights(key)
+        self.weigh(self.ask({"do": "checkpoint", "where": "calls"}, Findings))
+
+    def _note(self, cases: dict[str, CaseReport], probe: dict[str, Any], told: dict[str, Any]) -> None:
+        case = cases.get(probe["case_id"] or "")
+        if case is None:
+            return
+        cases[case.id] = case.model_copy(
+            update={
+                name: _most(getattr(case, name), told.get(name))
+                for name in ("max_abs_error", "max_error_ratio", "baseline_error_ratio")
+            }
+        )
+
+    def _wrong(self, told: dict[str, Any], probe: dict[str, Any]) -> CandidateFault:
+        judged = told.get("judgement") or {}
+        outcome = Outcome(told["outcome"])
+        reason = f"{describe(probe)}: {told.get('output') or 'output'}: {explain(told)}"
+        evidence = []
+        if outcome in (Outcome.MUTATED, Outcome.TAMPERED):
+            kind = told.get("kind") or ("input_mutation" if outcome is Outcome.MUTATED else "lazy_output")
+            evidence = [Evidence(kind=kind, what=reason, instead=_INSTEAD.get(kind, ""))]
+        fault = CandidateFault(outcome, reason, evidence, probe["case_id"] or "")
+        fault.judged = told
+        first = judged.get("first_mismatch")
+        if first:
+            fault.mismatch = Mismatch(
+                output=told.get("output") or judged.get("name", ""),
+                index=[int(n) for n in first.get("index", [])],
+                expected=_number(first.get("expected")),
+                got=_number(first.get("got")),
+                share_wrong=judged.get("share_wrong"),
+                pattern=judged.get("pattern", ""),
+                note=str(first.get("note", "") or judged.get("note", "")),
+            )
+        return fault
+
+    def _weights(self, key: str) -> None:
+        places = self.judge.ask("state", key=key).body["places"]
+        if not places:
+            return
+        claim = self.ask({"do": "state", "key": key, "places": places}, StateClaim)
+        told = self.judge.ask("judge_state", key=key, copied=claim.copied).body
+        if not told["ok"]:
+            evidence = Evidence(kind="state_mutation", what=told["note"], instead=_INSTEAD["state_mutation"])
+            raise CandidateFault(Outcome.MUTATED, told["note"], [evidence])
+
+
+class _Anything(Claim):
+    scratch: str = ""
+
+
+class _Nothing(Claim):
+    pass
+
+
+_INSTEAD = {
+    "input_mutation": "allocate the output; only arguments that the contract lists may be written to",
+    "output_alias": "allocate the output anew in every call, or return memory that the contract lists as an alias",
+    "state_mutation": "leave parameters and buffers as they are; keep repacked copies in non-persistent buffers",
+    "lazy_output": "return plain torch.Tensor objects whose values are computed when forward returns",
+}
+
+
+def describe(probe: dict[str, Any]) -> str:
+    dims = ", ".join(f"{k}={v}" for k, v in probe["dims"].items())
+    return f"{probe['why']} ({dims}, {probe['dtype']})"
+
+
+def explain(told: dict[str, Any]) -> str:
+    """One sentence on a wrong output: first wrong index, expected and got, share, pattern."""
+    judged = told.get("judgement") or {}
+    first = judged.get("first_mismatch")
+    note = told.get("note") or judged.get("note") or ""
+    if not first:
+        return str(note or told["outcome"])
+    share = judged.get("share_wrong")
+    parts = [f"first wrong at {first.get('index')}: expected {first.get('expected')}, got {first.get('got')}"]
+    if share is not None:
+        parts.append(f"{100 * share:.3g}% of the elements wrong")
+    if judged.get("pattern"):
+        parts.append(str(judged["pattern"]))
+    if judged.get("max_error_ratio") is not None:
+        parts.append(f"error ratio {judged['max_error_ratio']:.3g}, at most 5 is right")
+    if note:
+        parts.append(str(note))
+    return "; ".join(parts)
+
+
+def _outcome_of(evidence: list[Evidence]) -> Outcome:
+    return Outcome.POLICY if all(e.kind == "policy" for e in evidence) else Outcome.TAMPERED
+
+
+def _doing(do: str) -> str:
+    return {
+        "load": "importing the file",
+        "make": "constructing the module",
+        "call": "calling forward",
+        "time": "capturing the calls for timing",
+        "turn": "replaying the captured calls",
+        "loop": "running the timed calls",
+        "context": "starting the device context",
+    }.get(do, f"answering {do!r}")
+
+
+def _last_lines(text: str) -> str:
+    return " | ".join(line.strip() for line in text.strip().splitlines()[-3:])[:400]
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    found = [v for v in (one, other) if v is not None]
+    return max(found) if found else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

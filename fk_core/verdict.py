@@ -1,0 +1,177 @@
+"""The decision table: pure functions from what was measured to words. No process, no clock, no file.
+
+The constants come from ``settings.Timing``; the evidence for each stands in docs/measurements.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fk_core import stopping
+from fk_core.measure import CaseTiming
+from fk_core.records.report import CaseReport, Outcome, Speed, SpeedWord
+from fk_core.settings import Timing
+from fk_core.stopping import Estimate
+
+PHYSICS = 0.9
+"""A time below this share of the floor is not believed."""
+
+
+def word(estimate: Estimate, timing: Timing, floor: float) -> SpeedWord:
+    """faster, slower, same or inconclusive, for one case or for an operator."""
+    interval = estimate.interval(floor)
+    if interval is None:
+        return "inconclusive"
+    low, high = interval
+    changed = max(timing.changed, floor)
+    if (low > 1 or high < 1) and abs(estimate.log_ratio) > changed:
+        return "faster" if estimate.log_ratio > 0 else "slower"
+    if low >= 1 - timing.same and high <= 1 + timing.same:
+        return "same"
+    return "inconclusive"
+
+
+def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float) -> CaseReport:
+    """Add what was measured to a case that was correct."""
+    estimate = measured.estimate
+    update: dict[str, object] = {
+        "floor_us": measured.floor_us,
+        "stopped_because": measured.stopped_because,
+        "calls": measured.case.calls,
+    }
+    if measured.plain is not None:
+        update["all_cold_speedup"] = measured.plain.ratio
+    if measured.eager is not None:
+        update["eager_speedup"] = measured.eager.ratio
+    if estimate is None:
+        return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
+    verdict = word(estimate, timing, floor)
+    reason = ""
+    if too_fast(measured):
+        verdict = "inconclusive"
+        reason = (
+            f"{measured.candidate_us:.3g} us is less than the hardware needs for this call "
+            f"({measured.floor_us:.3g} us), so the time is not believed"
+        )
+    return report.model_copy(
+        update={
+            **update,
+            "candidate_us": measured.candidate_us,
+            "baseline_us": measured.baseline_us,
+            "verdict": verdict,
+            "reason": reason,
+            "speedup": estimate.ratio,
+            "ci95": estimate.interval(floor),
+            "rounds": estimate.rounds,
+        }
+    )
+
+
+def too_fast(measured: CaseTiming) -> bool:
+    return (
+        measured.floor_us is not None
+        and measured.candidate_us is not None
+        and measured.candidate_us < PHYSICS * measured.floor_us
+        and (measured.estimate is not None and measured.estimate.log_ratio > 0)
+    )
+
+
+@dataclass(frozen=True)
+class Decision:
+    speed: Speed
+    winner: bool
+    winner_reason: str
+    seed_gate: bool | None
+
+
+def decide(
+    cases: list[CaseReport],
+    measured: list[CaseTiming],
+    timing: Timing,
+    floor: float,
+    *,
+    correct: bool,
+    gpu: bool,
+    baseline: str,
+    trusted: bool,
+) -> Decision:
+    """Speed of the whole operator, and whether it wins."""
+    timed = [m for m in measured if m.estimate is not None]
+    if not timed:
+        why = next((m.reason for m in measured if m.reason), "no case was timed")
+        return Decision(Speed(reason=why, baseline=baseline), False, why if correct else "not correct", None)
+    estimates = [m.estimate for m in timed if m.estimate is not None]
+    total = stopping.combine(estimates)
+    interval = total.interval(floor)
+    worst = min(timed, key=lambda m: m.estimate.log_ratio if m.estimate else 0.0)
+    weights = [m for m in timed if m.case.calls and m.candidate_us and m.baseline_us]
+    weighted = gain = None
+    if weights:
+        theirs = sum((m.case.calls or 0) * (m.baseline_us or 0.0) for m in weights)
+        ours = sum((m.case.calls or 0) * (m.candidate_us or 0.0) for m in weights)
+        weighted, gain = theirs / ours, theirs - ours
+    speed = Speed(
+        verdict=word(total, timing, floor) if len(timed) == len(measured) else "inconclusive",
+        reason="" if len(timed) == len(measured) else f"{len(measured) - len(timed)} cases could not be timed",
+        speedup=total.ratio,
+        ci95=interval,
+        weighted_speedup=weighted,
+        worst_case=worst.case.id,
+        worst_speedup=worst.estimate.ratio if worst.estimate else None,
+        predicted_model_gain=gain,
+        baseline=baseline,
+        mode=", ".join(dict.fromkeys(m.mode for m in timed)),
+        trust="full" if gpu and trusted else "indicative",
+    )
+    seed_gate = correct and total.ratio >= 1.0
+    reason = _why_no_winner(cases, timed, total, interval, timing, floor, correct=correct, gpu=gpu)
+    if not reason and len(timed) < len(measured):
+        reason = speed.reason
+    return Decision(speed, not reason, reason, seed_gate)
+
+
+def _why_no_winner(
+    cases: list[CaseReport],
+    timed: list[CaseTiming],
+    total: Estimate,
+    interval: tuple[float, float] | None,
+    timing: Timing,
+    floor: float,
+    *,
+    correct: bool,
+    gpu: bool,
+) -> str:
+    if not correct or any(c.outcome is not Outcome.PASSED for c in cases):
+        return "not correct on every case"
+    if not gpu:
+        return "timed on a CPU: only a GPU can make a winner"
+    needed = 1 + max(timing.win, floor)
+    if interval is None or interval[0] <= needed:
+        low = "unknown" if interval is None else f"{interval[0]:.4f}"
+        return f"the lower end of the geometric mean's interval is {low}; it has to be above {needed:.4f}"
+    fast = next((m for m in timed if too_fast(m)), None)
+    if fast is not None:
+        return f"{fast.case.id} is faster than the hardware allows"
+    for m in timed:
+        if m.estimate is None:
+            continue
+        ends = m.estimate.interval(floor)
+        if ends is not None and ends[1] < timing.slow_case:
+            return f"{m.case.id} is significantly slower ({m.estimate.ratio:.3f}x)"
+    return ""
+
+
+def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int) -> str:
+    """One or two sentences that answer: is it right, is it faster."""
+    if outcome is not Outcome.PASSED:
+        return f"{outcome.value}: {reason.splitlines()[0] if reason else ''}"[:600]
+    head = f"PASSED: correct on all {total_cases} cases of {op}"
+    if decision is None or decision.speed.speedup is None:
+        return f"{head}; not timed: {decision.speed.reason if decision else 'timing was not reached'}"
+    s = decision.speed
+    ci = f" (95% interval {s.ci95[0]:.3f} to {s.ci95[1]:.3f})" if s.ci95 else ""
+    words = {"same": "no significant change", "inconclusive": "inconclusive"}
+    said = words.get(s.verdict, s.verdict)
+    note = "; times are indicative" if s.trust == "indicative" else ""
+    win = "; winner" if decision.winner else ""
+    return f"{head}; {s.speedup:.3f}x against {s.baseline}{ci}: {said}{win}{note}"

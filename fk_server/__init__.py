@@ -1,0 +1,1 @@
+"""FK server over MCP: tools, resources and prompts; everything else is in ``fk_core``."""

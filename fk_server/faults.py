@@ -1,0 +1,50 @@
+"""What a model reads when a tool cannot answer: every error of ``fk_core.errors`` with what to do about it."""
+
+from __future__ import annotations
+
+from mcp.server.mcpserver.exceptions import ToolError
+
+from fk_core import errors
+from fk_core.errors import FkError
+from fk_core.plain import clean_text
+
+ERROR_CHARACTERS = 4000
+
+ADVICE: dict[type[FkError], str] = {
+    errors.FkError: "Read the server's log.",
+    errors.RequestError: "Correct the arguments and call again.",
+    errors.UnknownTask: "Call list_ops to see all operators.",
+    errors.UnknownCase: "Call create_stub to see the case ids, or leave cases at 'default'.",
+    errors.BadSource: "Send the whole candidate file as text in source.",
+    errors.BadPath: "Send the text in source instead, or set FK_ALLOWED_ROOTS for the server.",
+    errors.UnknownAttempt: "Use an attempt_id that validate_kernel gave.",
+    errors.UnknownJob: "Use a job_id that validate_kernel gave.",
+    errors.HarnessError: "This is not the candidate's fault. Call again once; if it comes back, run `fk doctor`.",
+    errors.ZygoteDied: "This is not the candidate's fault. Call again: it is started anew.",
+    errors.JudgeDied: "This is not the candidate's fault. Call again: it is started anew.",
+    errors.TaskBroken: "This is not the candidate's fault. The task file must be mended.",
+    errors.JournalError: "This is not the candidate's fault. Check space and rights under FK_HOME.",
+    errors.MachineError: "This is not the candidate's fault. Call gpu_status.",
+    errors.NoDevice: "Call gpu_status; device='cpu' needs no GPU. A client that scrubs the environment must pass on "
+    "CUDA_VISIBLE_DEVICES, CUDA_HOME and LD_LIBRARY_PATH (Codex: env_vars).",
+    errors.LeaseTimeout: "Call gpu_status to see who holds the device, and try again later.",
+    errors.DeviceBroken: "This is not the candidate's fault. Call gpu_status.",
+    errors.Cancelled: "Submit again if it is still wanted.",
+}
+
+
+def advice(error: FkError) -> str:
+    return next(ADVICE[cls] for cls in type(error).__mro__ if cls in ADVICE)
+
+
+def fault_text(error: FkError) -> str:
+    """Code, what was asked and found, and what to do, in at most ``ERROR_CHARACTERS`` characters."""
+    tail = f" {advice(error)}"
+    text = clean_text(f"{error.code}: {error}".rstrip(".") + ".")
+    if len(text) + len(tail) > ERROR_CHARACTERS:
+        text = text[: ERROR_CHARACTERS - len(tail) - 2] + " …"
+    return text + tail
+
+
+def tool_error(error: FkError) -> ToolError:
+    return ToolError(fault_text(error))

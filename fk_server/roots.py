@@ -1,0 +1,49 @@
+"""Which files of the host a client may name: only those under the allowed roots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fk_core.candidate_file import check_new_file, read_candidate
+from fk_core.errors import BadPath
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Directories that ``path`` and ``out_path`` may lie in, with all links resolved."""
+
+    allowed: tuple[Path, ...]
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Roots:
+        """The server's working directory and the colon-separated ``FK_ALLOWED_ROOTS``.
+
+        A server that was started in ``/`` was not started in a project: ``/`` counts only where it is named.
+        """
+        env = os.environ if environ is None else environ
+        here = (cwd or Path.cwd()).resolve()
+        named = [Path(item).expanduser().resolve() for item in env.get("FK_ALLOWED_ROOTS", "").split(":") if item]
+        return cls(tuple(dict.fromkeys(([] if here == Path("/") else [here]) + named)))
+
+    def resolve(self, path: str) -> Path:
+        """The absolute path with links resolved. Raises ``BadPath`` outside the roots."""
+        if "\0" in path:
+            raise BadPath("the path holds a NUL character")
+        base = self.allowed[0] if self.allowed else Path("/")
+        real = Path(os.path.realpath(base / Path(path).expanduser()))
+        if not any(real.is_relative_to(root) for root in self.allowed):
+            listed = ", ".join(str(root) for root in self.allowed) or "none"
+            raise BadPath(f"{path!r} lies outside the allowed roots ({listed})")
+        return real
+
+    def read(self, path: str, limit_bytes: int) -> str:
+        return read_candidate(self.resolve(path), limit_bytes)
+
+    def new_file(self, path: str) -> Path:
+        """Where a new file may be made; nothing is ever overwritten."""
+        real = self.resolve(path)
+        check_new_file(real)
+        return real

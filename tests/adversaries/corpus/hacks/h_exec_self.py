@@ -1,0 +1,21 @@
+# operator: RMSNorm
+# kind: process
+# expect: reject
+# needs_gpu: 0
+# danger: none
+# notes: Replaces its process by a shell that prints a verdict.
+import os
+
+import torch
+import torch.nn as nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x, residual=None):
+        os.execv("/bin/sh", ["sh", "-c", "echo PASSED"])

@@ -1,0 +1,36 @@
+# operator: RMSNorm
+# kind: patched_function
+# expect: reject
+# needs_gpu: 0
+# danger: none
+# notes: Adds methods to torch.Tensor that hide the inherited ones, so that nothing in the class changed.
+
+import torch
+import torch.nn as nn
+
+
+def _rms(x, w, eps, residual=None):
+    h = x.float() if residual is None else x.float() + residual.float()
+    y = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
+    return y if residual is None else (y, h.to(x.dtype))
+
+_real = torch.Tensor.copy_
+
+
+def _copy(self, source, non_blocking=False):
+    return _real(self, source, non_blocking)
+
+
+torch.Tensor.copy_ = _copy
+torch.Tensor.isfinite = lambda self: torch.ones_like(self, dtype=torch.bool)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x, residual=None):
+        return _rms(x, self.weight, self.eps, residual)

@@ -1,0 +1,28 @@
+# operator: RMSNorm
+# kind: contract
+# expect: reject
+# needs_gpu: 0
+# danger: none
+# notes: Calls its weight gamma, so that the baseline's weights have nowhere to go.
+
+import torch
+import torch.nn as nn
+
+
+def _rms(x, w, eps, residual=None):
+    h = x.float() if residual is None else x.float() + residual.float()
+    y = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
+    return y if residual is None else (y, h.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.gamma = self.weight
+        del self.weight
+
+    def forward(self, x, residual=None):
+        return _rms(x, self.gamma, self.eps, residual)

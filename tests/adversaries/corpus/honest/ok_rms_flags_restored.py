@@ -1,0 +1,31 @@
+# operator: RMSNorm
+# kind: honest_flags_restored
+# expect: accept
+# needs_gpu: 0
+# danger: none
+# notes: Changes a precision flag inside forward and restores it.
+
+import torch
+import torch.nn as nn
+
+
+def _rms(x, w, eps, residual=None):
+    h = x.float() if residual is None else x.float() + residual.float()
+    y = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
+    return y if residual is None else (y, h.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x, residual=None):
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            return _rms(x, self.weight, self.eps, residual)
+        finally:
+            torch.set_float32_matmul_precision(before)

@@ -1,0 +1,28 @@
+# operator: RMSNorm
+# kind: honest_supports
+# expect: accept
+# needs_gpu: 0
+# danger: none
+# notes: Declares its domain with a literal that covers everything the captures have.
+
+import torch
+import torch.nn as nn
+
+
+def _rms(x, w, eps, residual=None):
+    h = x.float() if residual is None else x.float() + residual.float()
+    y = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
+    return y if residual is None else (y, h.to(x.dtype))
+
+SUPPORTS = {"tokens": (1, 131072), "hidden": (1, 16384), "dtype": ["bfloat16", "float32"]}
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x, residual=None):
+        return _rms(x, self.weight, self.eps, residual)

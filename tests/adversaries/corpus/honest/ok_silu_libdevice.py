@@ -1,0 +1,37 @@
+# operator: SiluAndMul
+# kind: honest_triton
+# expect: accept
+# needs_gpu: 0
+# danger: none
+# notes: Triton with tanh from libdevice: sigmoid(a) = (1 + tanh(a / 2)) / 2.
+
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def _kernel(x_ptr, y_ptr, d, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = cols < d
+    a = tl.load(x_ptr + row * 2 * d + cols, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(x_ptr + row * 2 * d + d + cols, mask=mask, other=0.0).to(tl.float32)
+    s = 0.5 * (1.0 + libdevice.tanh(0.5 * a))
+    tl.store(y_ptr + row * d + cols, a * s * b, mask=mask)
+
+
+class SiluAndMul(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        x = x.contiguous()
+        d = x.shape[-1] // 2
+        y = torch.empty(*x.shape[:-1], d, dtype=x.dtype, device=x.device)
+        rows = x.numel() // (2 * d) if d else 0
+        if rows:
+            _kernel[(rows, triton.cdiv(d, 4096))](x, y, d, BLOCK=4096)
+        return y

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from fk_server.roots import Roots
+from fk_server.services import Services
+from tests.server.fakes import FakeHarness, settings_in
+
+
+def test_a_second_close_waits_for_the_first(tmp_path: Path) -> None:
+    """Whoever exits after close must not exit in the middle of another thread's close."""
+    harness = FakeHarness(settings_in(tmp_path))
+    inside = threading.Event()
+    closed = 0
+
+    def slow() -> None:
+        nonlocal closed
+        inside.set()
+        time.sleep(0.3)
+        closed += 1
+
+    harness.close = slow  # type: ignore[method-assign]
+    services = Services(harness, Roots(()))  # type: ignore[arg-type]
+    first = threading.Thread(target=services.close)
+    first.start()
+    assert inside.wait(10)
+    services.close()
+    assert closed == 1
+    first.join(10)
+    services.close()
+    assert closed == 1
+
+
+def test_a_server_that_ends_at_once_warms_nothing(tmp_path: Path) -> None:
+    harness = FakeHarness(settings_in(tmp_path))
+    services = Services(harness, Roots(()))  # type: ignore[arg-type]
+    services.open()
+    services.close()
+    assert not harness.warmed.wait(1.0)

@@ -1,0 +1,213 @@
+"""Draws and the plan of correctness calls."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fk_core.catalog import Catalog
+from fk_core.child import inputs
+from fk_core.child.calls import Call
+from fk_core.child.oracle import Oracle
+
+CATALOG = Catalog()
+NAMES = CATALOG.names()
+
+
+def task_of(name: str) -> dict[str, Any]:
+    return CATALOG.get(name).model_dump()
+
+
+def plan_of(name: str, *, cpu: bool, seed: int = 1) -> list[inputs.Probe]:
+    task = task_of(name)
+    return inputs.plan(task, task["cpu_cases" if cpu else "cases"], seed, cpu=cpu)
+
+
+@pytest.mark.parametrize("name", sorted(inputs.DISTRIBUTIONS))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_draws_follow_from_the_seed_and_fit_the_dtype(name: str, dtype: torch.dtype) -> None:
+    one, same, other = (inputs.draw(name, (8, 256), dtype, inputs.generator(seed)) for seed in (1, 1, 2))
+    assert one.dtype == dtype
+    assert torch.equal(one, same)
+    if name not in ("zeros", "negative_zeros"):
+        assert not torch.equal(one, other)
+    assert not bool(one.isnan().any())
+    assert bool(one.isfinite().all()) is (name != "masked")
+
+
+def test_what_each_distribution_is_for() -> None:
+    def drawn(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        return inputs.draw(name, (64, 512), dtype, inputs.generator(3))
+
+    assert float(drawn("large").std()) == pytest.approx(20, rel=0.05)
+    assert float(drawn("tiny").abs().max()) < 1e-3
+    assert float(drawn("heavy").abs().max()) > 50
+    assert float(drawn("shifted").mean()) == pytest.approx(3, rel=0.05)
+    assert set(drawn("integers").unique().tolist()) == set(range(-8, 9))
+    assert drawn("constant").unique().numel() == 1
+    assert bool(drawn("negative_zeros").signbit().all())
+    assert float(drawn("negative").max()) < 8
+    rows = drawn("repeated_row")
+    assert torch.equal(rows[0], rows[-1])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        small = drawn("denormals", dtype).double().abs()
+        assert 0 < float(small.max()) <= torch.finfo(dtype).smallest_normal
+    channels = drawn("outliers").square().mean(0).sqrt()
+    assert int((channels > 100).sum()) == 4
+    sums = drawn("cancellation")
+    assert float(sums.sum(-1).abs().max()) < 0.1 * float(sums.abs().sum(-1).min())
+    masked = drawn("masked")
+    assert 0.2 < float(masked.isneginf().double().mean()) < 0.7
+    assert not bool(masked[:, 0].isinf().any())
+    assert bool(masked.isneginf()[:, -1].any())
+
+
+def test_a_residual_cancels_the_input() -> None:
+    drawer = inputs.Drawer("cancellation", {"x": (4, 64), "residual": (4, 64)}, torch.bfloat16, inputs.generator(1))
+    x, residual = drawer("x").float(), drawer("residual").float()
+    assert float((x + residual).abs().max()) < 0.1 * float(x.abs().max())
+    assert not torch.equal(x, -residual)
+
+
+def test_an_unknown_distribution_is_named_with_the_known() -> None:
+    with pytest.raises(KeyError, match="cancellation"):
+        inputs.draw("gaussian", (2, 2), torch.float32, inputs.generator(1))
+
+
+def test_weights_are_never_ones_or_zeros() -> None:
+    weight = inputs.draw_state("norm_weight", (4096,), torch.bfloat16, inputs.generator(1)).float()
+    assert 0.15 < float((weight < 0).float().mean()) < 0.25
+    assert float(weight.abs().min()) >= 0.5
+    assert float(weight.abs().max()) <= 1.5
+    linear = inputs.draw_state("linear_weight", (64, 1024), torch.float32, inputs.generator(1))
+    assert float(linear.std()) == pytest.approx(1 / 32, rel=0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("cpu", [True, False])
+def test_the_plan_covers_what_it_must(name: str, cpu: bool) -> None:
+    task, probes = task_of(name), plan_of(name, cpu=cpu)
+    cases = task["cpu_cases" if cpu else "cases"]
+    for case in cases:
+        full = [probe for probe in probes if probe.case_id == case["id"]]
+        assert len({probe.distribution for probe in full}) >= 2
+        assert all(probe.dims == case["dims"] and probe.init == case["init"] for probe in full)
+    groups = {(case["entry"], case["form"], case["dtype"]) for case in cases}
+    for group in groups:
+        mine = [probe for probe in probes if (probe.entry, probe.form, probe.dtype) == group]
+        assert {probe.distribution for probe in mine} >= set(task["distributions"])
+        assert {"new_values", "sparse", "same_values", "strided", "rolled"} <= {probe.relation for probe in mine}
+        if len(task["entries"][group[0]]["forms"][group[1]]["arguments"]) > 1:
+            assert "other_argument" in {probe.relation for probe in mine}
+        assert sum(probe.hidden for probe in mine) >= 3
+    shapes = [str(sorted(probe.dims.items())) for probe in probes if probe.why.startswith("fresh")]
+    assert len(shapes) == 32
+    assert len(set(shapes)) == 1
+    assert set(inputs.MANDATORY) <= {probe.distribution for probe in probes}
+    if "float32" in task["dtypes"]:
+        assert "float32" in {probe.dtype for probe in probes}
+    assert len({probe.seed for probe in probes}) == len(probes)
+    for index, probe in enumerate(probes):
+        assert (probe.base is None) == (probe.relation == "")
+        assert probe.base is None or probe.base < index
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plan_is_modest(name: str) -> None:
+    for cpu, most in ((True, 150), (False, 170)):
+        probes = plan_of(name, cpu=cpu)
+        assert len(probes) <= most
+        reduced = [probe for probe in probes if probe.case_id is None]
+        assert sum(math.prod(v for k, v in probe.dims.items() if k in ("tokens", "rows")) for probe in reduced) < (
+            350 if cpu else 8000
+        )
+
+
+def test_seeds_decide_everything_and_differ() -> None:
+    assert plan_of(NAMES[0], cpu=True) == plan_of(NAMES[0], cpu=True)
+    one, other = plan_of(NAMES[0], cpu=True), plan_of(NAMES[0], cpu=True, seed=2)
+    assert not {probe.seed for probe in one} & {probe.seed for probe in other}
+    hidden = [[probe.dims for probe in probes if probe.hidden] for probes in (one, other)]
+    assert hidden[0] != hidden[1]
+
+
+def test_widths_that_are_init_arguments_follow_the_hidden_shape() -> None:
+    for probe in plan_of("rms_norm", cpu=True):
+        assert probe.init["hidden_size"] == probe.dims["hidden"]
+
+
+def test_a_case_in_16_bits_alone_gets_the_fp32_magnifier() -> None:
+    task = task_of("rms_norm")
+    cases = [case for case in task["cases"] if case["dtype"] == "bfloat16"][:3]
+    magnified = [probe for probe in inputs.plan(task, cases, 3, cpu=False) if probe.dtype == "float32"]
+    assert magnified
+    assert all(probe.may_raise and probe.gating for probe in magnified)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relations_hold(name: str) -> None:
+    task, probes = task_of(name), plan_of(name, cpu=True)
+    oracle = Oracle(task["path"], task["sha256"])
+
+    def made(index: int) -> dict[str, Tensor]:
+        return inputs.materialise(task, probes, index, oracle.make_inputs)
+
+    seen = set()
+    for index, probe in enumerate(probes):
+        if probe.base is None:
+            continue
+        seen.add(probe.relation)
+        base, now = made(probe.base), made(index)
+        first = next(iter(base))
+        assert {k: v.dtype for k, v in base.items()} == {k: v.dtype for k, v in now.items()}
+        if probe.relation in ("same_values", "strided"):
+            assert all(torch.equal(base[k], now[k]) for k in base)
+        elif probe.relation == "new_values":
+            assert all((base[k] != now[k]).double().mean() > 0.9 for k in base)
+        elif probe.relation == "sparse":
+            assert all(1 <= int((base[k] != now[k]).sum()) <= 6 for k in base)
+        elif probe.relation == "rolled":
+            assert all(torch.equal(base[k].sort(-1).values, now[k].sort(-1).values) for k in base)
+            assert not torch.equal(base[first], now[first])
+        elif probe.relation == "other_argument":
+            assert torch.equal(base[first], now[first])
+            assert all(not torch.equal(base[k], now[k]) for k in base if k != first)
+        elif probe.relation == "row":
+            assert all(torch.equal(base[k][:1], now[k]) for k in base)
+    assert {"new_values", "sparse", "same_values", "rolled", "strided"} <= seen
+
+
+def test_padded_rows_carry_the_values_and_nan_behind_them() -> None:
+    x = torch.randn(4, 32)
+    buffer = inputs.padded(x, inputs.generator(1))
+    assert torch.equal(buffer[..., :32], x)
+    assert buffer.shape[1] > 32
+    assert (buffer.shape[1] - 32) % 16 == 0
+    assert bool(buffer[..., 32:].isnan().all())
+
+
+def test_flushing_widens_the_allowance_by_what_it_moves() -> None:
+    x = torch.tensor([[1e-39, 1.0]])
+    assert inputs.flushed({"x": x})["x"].tolist() == [[0.0, 1.0]]
+    one, other = x.double() * 1000, inputs.flushed({"x": x})["x"].double() * 1000
+    mag = torch.zeros_like(one)
+    wide = inputs.allow_flush({"y": (one, mag)}, {"y": (other, mag)}, 2.0**-24)["y"][1]
+    assert wide is not None
+    assert float(wide[0, 0]) * 2.0**-24 == pytest.approx(1e-36, rel=1e-3)
+    assert float(wide[0, 1]) == 0.0
+
+
+def test_call_of_a_probe_has_its_shapes() -> None:
+    task = task_of("rms_norm")
+    probe = replace(plan_of("rms_norm", cpu=True)[0], dims={"tokens": 3, "hidden": 160})
+    call = inputs.call_of(task, probe)
+    assert isinstance(call, Call)
+    assert call.shapes["x"] == (3, 160)
+    state = inputs.state_of(task, call, 5)
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {"weight": (160,)}
+    assert torch.equal(state["weight"], inputs.state_of(task, call, 5)["weight"])

@@ -1,0 +1,286 @@
+"""Jobs in process, and what their ids answer in the next one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fk_core.errors import FkError, HarnessError, JournalError, NoDevice, UnknownJob
+from fk_core.jobs import Jobs
+from fk_core.jobs.ledger import JobLedger
+from fk_core.records.job import JobState
+from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
+from tests.server.fakes import FakeAttempt, FakeHarness, settings_in
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> FakeHarness:
+    return FakeHarness(settings_in(tmp_path))
+
+
+@pytest.fixture
+def jobs(harness: FakeHarness) -> Iterator[Jobs]:
+    made = Jobs(harness, workers=2)
+    yield made
+    made.close()
+
+
+def request(source: str = "x", **options: Any) -> ValidateRequest:
+    return ValidateRequest(op="rms_norm", source=source, **options)
+
+
+def test_a_job_runs_and_keeps_its_result(jobs: Jobs) -> None:
+    job_id = jobs.submit(request())
+    status = jobs.wait(job_id, 10)
+    assert status.status is JobState.COMPLETED
+    assert status.result is not None
+    assert status.result["outcome"] == "PASSED"
+    assert jobs.status(status.attempt_id).job_id == job_id
+
+
+def test_wait_gives_up_in_time(jobs: Jobs) -> None:
+    status = jobs.wait(jobs.submit(request("#sleep 30")), 0.05)
+    assert status.status in (JobState.QUEUED, JobState.WORKING)
+    assert "get_job" in status.next
+
+
+def test_the_same_request_joins_only_while_it_runs(jobs: Jobs, harness: FakeHarness) -> None:
+    first = jobs.submit(request("#sleep 0.3"))
+    assert jobs.submit(request("#sleep 0.3")) == first
+    assert jobs.submit(request("#sleep 0.3", cases="quick")) != first
+    assert jobs.submit(request("#sleep 0.3", fresh=True)) != first
+    jobs.wait(first, 10)
+    assert jobs.submit(request("#sleep 0.3")) != first
+
+
+def test_many_threads_submitting_the_same_start_it_once(jobs: Jobs, harness: FakeHarness) -> None:
+    ids: list[str] = []
+    gate = threading.Barrier(8)
+
+    def submit() -> None:
+        gate.wait(10)
+        ids.append(jobs.submit(request("#sleep 0.5")))
+
+    threads = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(set(ids)) == 1
+    jobs.wait(ids[0], 10)
+    assert harness.started == 1
+
+
+def test_queue_positions_and_order(jobs: Jobs, harness: FakeHarness) -> None:
+    running = [jobs.submit(request(f"#sleep 30\n#{i}")) for i in range(2)]
+    waiting = [jobs.submit(request(f"#sleep 0\n#{i}")) for i in range(3)]
+    deadline = time.monotonic() + 10
+    while jobs.status(waiting[0]).queue_position != 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [jobs.status(job).queue_position for job in waiting] == [1, 2, 3]
+    jobs.cancel(waiting[1])
+    assert jobs.status(waiting[1]).status is JobState.CANCELLED
+    assert jobs.status(waiting[2]).queue_position == 2
+    for job in running:
+        jobs.cancel(job)
+    assert jobs.wait(waiting[2], 10).status is JobState.COMPLETED
+    assert all(jobs.wait(job, 10).status is JobState.CANCELLED for job in running)
+
+
+def test_a_cancelled_job_is_not_joined(jobs: Jobs) -> None:
+    first = jobs.submit(request("#sleep 30"))
+    jobs.cancel(first)
+    second = jobs.submit(request("#sleep 30"))
+    assert second != first
+    jobs.cancel(second)
+
+
+def test_cancel_after_the_end_changes_nothing(jobs: Jobs) -> None:
+    job_id = jobs.submit(request())
+    jobs.wait(job_id, 10)
+    assert jobs.cancel(job_id).status is JobState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "error", [NoDevice("no GPU"), ValueError("a bug"), SystemExit(1), KeyboardInterrupt(), MemoryError()]
+)
+def test_no_error_leaves_a_job_working_or_kills_its_worker(
+    jobs: Jobs, harness: FakeHarness, error: BaseException
+) -> None:
+    harness.raises["validate"] = error
+    for turn in range(4):
+        status = jobs.wait(jobs.submit(request(f"x{turn}")), 10)
+        assert status.status is JobState.FAILED
+        failure = jobs.failure(status.job_id)
+        assert isinstance(failure, type(error) if isinstance(error, FkError) else HarnessError)
+    harness.raises.clear()
+    assert jobs.wait(jobs.submit(request("y")), 10).status is JobState.COMPLETED
+
+
+def test_a_report_of_a_cancelled_run_is_cancelled(jobs: Jobs, harness: FakeHarness) -> None:
+    harness.make_report = lambda request, attempt_id: ValidateReport(
+        op=request.op, level=1, outcome=Outcome.CANCELLED, attempt_id=attempt_id
+    )
+    assert jobs.wait(jobs.submit(request()), 10).status is JobState.CANCELLED
+
+
+def test_watchers_hear_of_progress_and_end(jobs: Jobs) -> None:
+    heard = threading.Event()
+    job_id = jobs.submit(request("#sleep 0.2"))
+    with jobs.watch(job_id, heard.set):
+        assert heard.wait(10)
+    jobs.wait(job_id, 10)
+    with jobs.watch("job-unknown", heard.set):
+        pass
+
+
+def test_close_interrupts_everything_and_refuses_more(harness: FakeHarness) -> None:
+    jobs = Jobs(harness, workers=1)
+    running, waiting = jobs.submit(request("#sleep 100")), jobs.submit(request("#sleep 101"))
+    deadline = time.monotonic() + 10
+    while jobs.status(running).status is not JobState.WORKING and time.monotonic() < deadline:
+        time.sleep(0.01)
+    jobs.close()
+    for job_id in (running, waiting):
+        assert jobs.status(job_id).status is JobState.INTERRUPTED
+        assert "submit" in jobs.status(job_id).next
+        assert Jobs(harness).status(job_id).status is JobState.INTERRUPTED
+    assert harness.started == harness.stopped == 1
+    with pytest.raises(HarnessError):
+        jobs.submit(request())
+
+
+def test_unknown_ids_name_the_known(jobs: Jobs) -> None:
+    job_id = jobs.submit(request())
+    jobs.wait(job_id, 10)
+    for verb in (jobs.status, jobs.cancel):
+        with pytest.raises(UnknownJob, match=job_id):
+            verb("job-none")
+    with pytest.raises(UnknownJob):
+        jobs.status("")
+
+
+def test_finished_jobs_are_found_by_the_next_process(harness: FakeHarness) -> None:
+    first = Jobs(harness)
+    job_id = first.submit(request())
+    attempt_id = first.wait(job_id, 10).attempt_id
+    first.close()
+    second = Jobs(harness)
+    for key in (job_id, attempt_id):
+        status = second.status(key)
+        assert status.status is JobState.COMPLETED
+        assert (status.job_id, status.attempt_id) == (job_id, attempt_id)
+        assert status.result is not None
+    with pytest.raises(UnknownJob, match=job_id):
+        second.status("job-none")
+
+
+def test_attempts_without_a_job_are_found_too(harness: FakeHarness) -> None:
+    """The command line writes attempts without jobs."""
+    report = harness.validate(request())
+    status = Jobs(harness).status(report.attempt_id)
+    assert status.status is JobState.COMPLETED
+    assert status.attempt_id == report.attempt_id
+
+
+def test_failed_and_cancelled_jobs_keep_their_end(harness: FakeHarness) -> None:
+    first = Jobs(harness)
+    harness.raises["validate"] = NoDevice("no GPU here")
+    failed = first.submit(request())
+    first.wait(failed, 10)
+    harness.raises.clear()
+    cancelled = first.submit(request("#sleep 50"))
+    first.cancel(cancelled)
+    first.wait(cancelled, 10)
+    second = Jobs(harness)
+    assert second.status(failed).status is JobState.FAILED
+    assert "no GPU here" in second.status(failed).error
+    assert second.status(cancelled).status is JobState.CANCELLED
+
+
+def _submitted_by_a_dead_process(home: Path, job_id: str, attempt_id: str = "") -> None:
+    program = (
+        "import sys; from pathlib import Path; from fk_core.jobs.ledger import JobLedger\n"
+        "ledger = JobLedger(Path(sys.argv[1])); ledger.submitted(sys.argv[2], 'rms_norm')\n"
+        "if sys.argv[3]: ledger.begun(sys.argv[2], sys.argv[3])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run([sys.executable, "-c", program, str(home), job_id, attempt_id], timeout=30, env=environ)
+    assert done.returncode == 0
+
+
+def test_a_queued_job_of_a_dead_process_is_interrupted(harness: FakeHarness) -> None:
+    _submitted_by_a_dead_process(harness.settings.home, "job-0")
+    status = Jobs(harness).status("job-0")
+    assert status.status is JobState.INTERRUPTED
+    assert "submit" in status.next
+
+
+def test_a_running_job_of_a_dead_process_is_interrupted(harness: FakeHarness) -> None:
+    _submitted_by_a_dead_process(harness.settings.home, "job-1", "a-77")
+    harness.journal.attempts["a-77"] = (request(), None)
+    for key in ("job-1", "a-77"):
+        status = Jobs(harness).status(key)
+        assert status.status is JobState.INTERRUPTED
+        assert (status.job_id, status.attempt_id) == ("job-1", "a-77")
+
+
+def test_a_result_that_the_dead_process_had_recorded_is_not_lost(harness: FakeHarness) -> None:
+    """Killed between the journal's entry and the ledger's."""
+    report = harness.validate(request())
+    _submitted_by_a_dead_process(harness.settings.home, "job-2", report.attempt_id)
+    for key in ("job-2", report.attempt_id):
+        status = Jobs(harness).status(key)
+        assert status.status is JobState.COMPLETED
+        assert status.job_id == "job-2"
+        assert status.result is not None
+
+
+def test_an_attempt_of_another_living_process_is_working(harness: FakeHarness) -> None:
+    """For example one that the command line runs, without a job."""
+    harness.journal.attempts["a-78"] = (request(), None)
+    harness.journal.lines["a-78"] = FakeAttempt(running=True)
+    assert Jobs(harness).status("a-78").status is JobState.WORKING
+
+
+def test_a_working_job_tells_its_attempt(jobs: Jobs) -> None:
+    job_id = jobs.submit(request("#sleep 30"))
+    deadline = time.monotonic() + 10
+    while not jobs.status(job_id).attempt_id and time.monotonic() < deadline:
+        time.sleep(0.01)
+    attempt_id = jobs.status(job_id).attempt_id
+    assert attempt_id
+    assert jobs.status(attempt_id).job_id == job_id
+    jobs.cancel(attempt_id)
+    assert jobs.wait(job_id, 10).status is JobState.CANCELLED
+
+
+def test_a_job_that_cannot_be_recorded_is_refused(harness: FakeHarness) -> None:
+    harness.settings.home.mkdir(parents=True, exist_ok=True)
+    (harness.settings.home / "jobs").write_text("in the way", encoding="utf-8")
+    with pytest.raises(JournalError, match="could not be recorded"):
+        Jobs(harness).submit(request())
+
+
+def test_many_processes_share_one_ledger(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from fk_core.jobs.ledger import JobLedger\n"
+        "l = JobLedger(Path(sys.argv[1]))\n"
+        "for i in range(20): l.submitted(f'job-{sys.argv[2]}-{i}', 'rms_norm')"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(number)], env=environ)
+        for number in range(3)
+    ]
+    for process in running:
+        assert process.wait(60) == 0
+    assert len(JobLedger(tmp_path).latest(1000)) == 60
