@@ -57,6 +57,9 @@ def against_itself(harness, op, name, device, options):
             print(op, name, "run", run, report.outcome.value, report.summary, flush=True)
             continue
         winners += report.winner
+        if run < 2:
+            detail = {k: v for k, v in report.seconds.detail.items() if v > 0.02}
+            print(op, "run", run, report.seconds.model_dump(exclude={"detail"}), detail, flush=True)
         for case in report.cases:
             if case.speedup is None:
                 print(op, name, case.id, "not timed:", case.reason, flush=True)

@@ -94,6 +94,12 @@ class Desk:
         }
         return self._launch("candidate", config, level=self.level, scratch=scratch, hide=roots), scratch
 
+    def builder(self, scratch: Path) -> Child:
+        """Start a confined process that compiles the candidate's kernels into its scratch directory's caches."""
+        path = next(scratch.glob("kernel_*.py"))
+        config = {"path": str(path), "capability": int(self.device.compute_capability.replace(".", ""))}
+        return self._launch("builder", config, level=self.level, scratch=scratch, hide=tuple(catalog.default_roots()))
+
     def twin(self, spec: TaskSpec, provider: str, *, plant: bool = False) -> tuple[Child, Path]:
         """Start a confined process that runs a baseline in the candidate's place."""
         scratch = self.run.scratch("twin")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fk_core import verdict
+from fk_core import prebuild, verdict
 from fk_core.desk import Desk, JudgeSession
 from fk_core.errors import Cancelled, FkError, LeaseTimeout, MachineError
 from fk_core.leases.base import Lease, LeaseBackend
@@ -143,7 +143,9 @@ def _on_the_device(
     watcher = _Watcher(child, cancel)
     try:
         with desk.session(cancel) as judge:
-            _trial(h, child, scratch, judge, lease, settings, progress, cancel, provider, plant, seed)
+            _trial(
+                h, desk, child, scratch, judge, lease, settings, progress, cancel, provider, plant, seed, spawn is None
+            )
     except CandidateFault as fault:
         _fail(h, fault)
     finally:
@@ -156,6 +158,7 @@ def _on_the_device(
 
 def _trial(
     h: Hearing,
+    desk: Desk,
     child: Child,
     scratch: Path,
     judge: JudgeSession,
@@ -166,6 +169,7 @@ def _trial(
     provider: str,
     plant: bool,
     seed: int,
+    spawned: bool,
 ) -> None:
     trial = Trial(child, scratch, judge, settings, cancel)
     try:
@@ -184,9 +188,18 @@ def _trial(
             h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
             stopwatch = Stopwatch(trial, judge, settings.timing, h.floor, h.device.kind == "cpu", progress)
             keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
-            # The baseline is captured while the candidate starts: neither waits for the other.
-            stopwatch.plan(h.cases, keys)
-            trial.end_load(loading)
+            # Kernels are compiled and the baseline is captured while the candidate starts: none waits for another.
+            ahead = None
+            if spawned and prebuild.worthwhile(h.request.source, desk):
+                ahead = prebuild.Prebuild(desk, scratch, opened.body["builds"])
+            try:
+                stopwatch.plan(h.cases, keys)
+                trial.end_load(loading)
+                if ahead is not None:
+                    ahead.finish()
+            finally:
+                if ahead is not None:
+                    ahead.stop()
             trial.open(opened)
         with h.clock("correctness"):
             trial.correctness(h.reports, progress)

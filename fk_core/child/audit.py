@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import socket
 import sys
 import threading
 from _thread import get_ident
@@ -112,6 +113,7 @@ class Audit:
         table |= dict.fromkeys(("os.exec",), self._on_exec)
         connects = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
         table |= dict.fromkeys(connects, self._on_network)
+        table["socket.__new__"] = self._on_socket
         traces = ("sys.setprofile", "sys.settrace", "sys.monitoring.register_callback")
         table |= dict.fromkeys(traces, self._on_trace)
         looks = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
@@ -218,8 +220,14 @@ class Audit:
                 "network",
                 f"{event} {args[1:] if event[7] in 'cbs' else args[:1]}",
                 where,
-                instead="a candidate has no network: carry everything in the file",
+                instead=_NO_NETWORK,
             )
+
+    def _on_socket(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if args[1] in _NETWORKS:
+            mine, where = self.origins.blame(frame)
+            if mine:
+                self.note("network", "opens a network socket", where, instead=_NO_NETWORK)
 
     def _on_trace(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         mine, where = self.origins.blame(frame)
@@ -248,6 +256,8 @@ class Audit:
 
 
 _NO_PATCH = "call the function under a name of your own and leave the library's alone"
+_NO_NETWORK = "a candidate has no network: carry everything in the file"
+_NETWORKS = frozenset({socket.AF_INET, socket.AF_INET6, socket.AF_PACKET})
 _NO_THREADS = "do all work on the calling thread and the current stream before returning"
 _NO_PROCESSES = "build extensions at import through torch.utils.cpp_extension, and start nothing in forward"
 

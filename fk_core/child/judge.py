@@ -190,6 +190,7 @@ class Job:
                 for p in self.probes
             ],
             "arena": {"size": self.arena.size},
+            "builds": self._builds() if self.device.type == "cuda" else [],
             "baseline": {
                 "name": self.provider.name,
                 "what": self.provider.what(self.task["name"]),
@@ -197,6 +198,27 @@ class Job:
             },
             "fds": [self.arena.export()],
         }
+
+    def _builds(self) -> list[dict[str, Any]]:
+        """Shapes of every call, module by module and form by form, so that kernels can be compiled ahead of time."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for key, probe in zip(self.keys, self.probes, strict=True):
+            call = inputs.call_of(self.task, probe)
+            recipe = self.modules[key]
+            row = found.setdefault(
+                (key, call.form),
+                {
+                    "entry": recipe["entry"],
+                    "init": recipe["init"],
+                    "dtype": recipe["dtype"],
+                    "state": {name: place["shape"] for name, place in recipe["state"].items()},
+                    "inputs": [],
+                },
+            )
+            shapes = [list(call.shapes[name]) for name in call.arguments]
+            if shapes not in row["inputs"]:
+                row["inputs"].append(shapes)
+        return list(found.values())
 
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]

@@ -274,6 +274,7 @@ class CaseTimer:
         layout, clock = self.layouts[index], self.clock
         if fill:
             self._fill(layout)
+            _synchronize()
         names = {"gated": ("full", "gate"), "full": ("full",)}.get(kind, ("plain",))
         stream = clock.stream
         used: dict[str, list[Any]] = {name: [] for name in names}

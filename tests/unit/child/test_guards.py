@@ -90,6 +90,7 @@ CAUGHT: dict[str, tuple[str, str]] = {
         "network",
         "import socket\ndef run():\n    s = socket.socket()\n    s.settimeout(1)\n    s.connect(('127.0.0.1', 9))",
     ),
+    "socket": ("network", "import socket\ndef run():\n    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()"),
     "write_outside": ("filesystem", "open('/var/tmp/fk_never_written', 'w')"),
     "write_os_open": ("filesystem", "import os\nos.open('/var/tmp/fk_never_written', os.O_CREAT | os.O_WRONLY)"),
     "mkdir_outside": ("filesystem", "import os\nos.mkdir('/var/tmp/fk_never_made')"),
@@ -140,6 +141,7 @@ LEFT_ALONE: dict[str, str] = {
     "M.forward = lambda self, x: x",
     "profiler": "import torch\ndef run():\n    with torch.profiler.profile(activities=["
     "torch.profiler.ProfilerActivity.CPU]): torch.ones(3).sum()",
+    "socketpair": "import socket\ndef run():\n    for s in socket.socketpair(): s.close()",
     "dev_null": "open('/dev/null', 'w').close()",
 }
 

@@ -1,0 +1,125 @@
+"""Compiles a candidate's Triton kernels ahead of time, before a device is needed and several at once.
+
+The candidate's own code runs, confined like the candidate and in its scratch directory, on CPU tensors that nobody has
+written to, with a Triton driver that compiles and launches nothing. What it leaves is Triton's cache, which makes the
+candidate's first calls fast; nothing else of it is used, so a failure here only costs time.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from fk_core.child import loading
+from fk_core.child.calls import DTYPES
+from fk_core.child.wire import Channel, Closed
+
+_SHARED_BYTES = {90: 232448, 100: 232448}
+_OLDER_SHARED_BYTES = 101376
+
+
+class DryDriver:
+    """Triton's driver interface: a target to compile for, launches that do nothing."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda device: {
+                "max_shared_mem": _SHARED_BYTES.get(capability, _OLDER_SHARED_BYTES),
+                "multiprocessor_count": 132,
+                "warpSize": 32,
+                "max_num_regs": 65536,
+                "sm_clock_rate": 1980000,
+                "mem_clock_rate": 3201000,
+                "mem_bus_width": 6144,
+            },
+            load_binary=lambda *binary: (0, 0, 32, 0, 1024),
+            set_printf_fifo_size=lambda size: None,
+        )
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        """Builds the launcher of a signature where this Triton compiles one (before 3.7), and gives one that rests."""
+        if not triton.__version__.startswith(("3.7", "3.8", "3.9")):
+            from triton.backends.nvidia.driver import CudaLauncher
+
+            CudaLauncher(source, metadata)
+        return lambda *arguments, **options: None
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        pass
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return divmod(self.capability, 10)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def get_benchmarker(self) -> Any:
+        """Runs each configuration once, so that an autotuner compiles them all."""
+
+        def bench(call: Any, quantiles: Any = None, **options: Any) -> list[float]:
+            call()
+            return [1.0, 1.0, 1.0]
+
+        return bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return torch.empty(1)
+
+    def clear_cache(self, cache: Any) -> None:
+        pass
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+
+def main(channel: Channel, config: dict[str, Any]) -> None:
+    """``config``: ``path`` of the candidate, ``capability``. Answers one request with how many calls it made."""
+    torch.set_num_threads(1)
+    triton.runtime.driver.set_active(DryDriver(int(config["capability"])))  # type: ignore[arg-type]
+    try:
+        frame = channel.receive()
+    except Closed:
+        os._exit(0)
+    done, failed = 0, ""
+    try:
+        module = loading.import_file(config["path"])
+        for call in frame.body["calls"]:
+            try:
+                _make_one(module, call)
+                done += 1
+            except Exception as error:  # noqa: BLE001 - the candidate itself will show it, with the right blame
+                failed = f"{type(error).__name__}: {error}"[:300]
+    except BaseException as error:  # noqa: BLE001
+        failed = f"{type(error).__name__}: {error}"[:300]
+    channel.reply(frame, {"done": done, "failed": failed})
+    os._exit(0)
+
+
+def _make_one(module: Any, call: dict[str, Any]) -> None:
+    dtype = DTYPES[call["dtype"]]
+    state = {name: torch.zeros(shape, dtype=dtype) for name, shape in call["state"].items()}
+    forward = loading.construct(
+        loading.find_class(module, call["entry"]), call["init"], state, dtype, torch.device("cpu")
+    )
+    with torch.no_grad():
+        for shapes in call["inputs"]:
+            forward(*[torch.empty(shape, dtype=dtype) for shape in shapes])
