@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -94,15 +95,22 @@ class Desk:
         }
         return self._launch("candidate", config, level=self.level, scratch=scratch, hide=roots), scratch
 
-    def builder(self, scratch: Path) -> Child:
+    def builder(self, source: str, scratch: Path) -> Child:
         """Start a confined process that compiles the candidate's kernels into its scratch directory's caches."""
-        path = next(scratch.glob("kernel_*.py"))
+        path = scratch / f"kernel_{secrets.token_hex(4)}.py"
+        path.write_text(source, encoding="utf-8")
+        path.chmod(0o444)
         config = {"path": str(path), "capability": int(self.device.compute_capability.replace(".", ""))}
         return self._launch("builder", config, level=self.level, scratch=scratch, hide=tuple(catalog.default_roots()))
 
     def twin(self, spec: TaskSpec, provider: str, *, plant: bool = False) -> tuple[Child, Path]:
         """Start a confined process that runs a baseline in the candidate's place."""
         scratch = self.run.scratch("twin")
+        for name in ("inductor", "triton"):
+            # What the judge compiled for this baseline, so that torch.compile need not do it again.
+            kept = self.settings.cache_dir / name
+            if kept.is_dir():
+                shutil.copytree(kept, scratch / name, ignore_dangling_symlinks=True, dirs_exist_ok=True)
         config = {
             "task": spec.name,
             "init": {name: [p.model_dump() for p in entry.init] for name, entry in spec.entries.items()},

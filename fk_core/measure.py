@@ -25,10 +25,9 @@ from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
-from fk_core.trial import CandidateFault, Progress, Trial
+from fk_core.trial import CandidateFault, Progress, Trial, host_fault, stream_fault
 
 _LARGE_BYTES = 32 << 20
-_PLAIN_ROUNDS = 4
 _CPU_TURN_S = 0.02
 _CPU_BUDGET_S = 1.2
 _CPU_ROUNDS = (6, 40)
@@ -131,7 +130,7 @@ class Stopwatch:
         order = frame.body["order"]
         layouts = max(3, self.t.layouts // 2) if order["block"] > _LARGE_BYTES else self.t.layouts
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
-        baseline = self.judge.ask("time", case=case.id, seeds=seeds).body
+        baseline = self.judge.ask("time", case=case.id, seeds=seeds, plain=self.t.plain_layouts).body
         floor_us = None if self.cpu else self.judge.ask("floor", case=case.id).body["floor_us"]
         return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), floor_us)
 
@@ -146,7 +145,9 @@ class Stopwatch:
             for fd in frame.fds:
                 os.close(fd)
         claim = self.trial.ask(
-            order | {"seeds": laid.seeds}, CaptureClaim, timeout_s=self.trial.settings.limits.build_s
+            order | {"seeds": laid.seeds, "plain": self.t.plain_layouts},
+            CaptureClaim,
+            timeout_s=self.trial.settings.limits.build_s,
         )
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
         prepared = _Prepared(timing, frame.body["outputs"], order["calls"], order["block"], laid.seeds)
@@ -155,7 +156,7 @@ class Stopwatch:
         if self.cpu:
             return prepared
         if claim.unjoined:
-            raise _stream_fault(case, claim.reason)
+            raise stream_fault(case.id, claim.reason)
         if claim.capturable:
             self._inspect(claim, prepared)
         if not claim.capturable or not laid.graph_baseline:
@@ -172,9 +173,7 @@ class Stopwatch:
         for layout in claim.layouts:
             hosts = layout.nodes.get("host", 0)
             if hosts:
-                what = f"the captured graph holds {hosts} host nodes, which run code on the CPU between kernels"
-                evidence = Evidence(kind="host_node", what=what, instead="do the work in kernels on the current stream")
-                raise CandidateFault(Outcome.TAMPERED, what, [evidence], prepared.timing.case.id)
+                raise host_fault(prepared.timing.case.id, hosts)
         prepared.layouts = claim.layouts
         prepared.timing.programmatic = any(x.programmatic for x in claim.layouts)
 
@@ -219,7 +218,7 @@ class Stopwatch:
                 timing.stopped_because = stop
                 break
         self._conclude(timing, rounds, seen, over)
-        timing.plain = self._plain(p, theirs, ours)
+        timing.plain = self._plain(p)
         self._audit(p)
 
     def _draws(self, count: int) -> list[int]:
@@ -286,14 +285,15 @@ class Stopwatch:
             candidate += gap
         timing.estimate, timing.candidate_us, timing.baseline_us = estimate, candidate, baseline
 
-    def _plain(self, p: _Prepared, theirs: list[int], ours: list[int]) -> Estimate:
+    def _plain(self, p: _Prepared) -> Estimate:
         """Plain replay with every argument cold: what other harnesses report."""
         rounds = []
         case = p.timing.case.id
-        count = len(p.layouts)
-        for n in range(_PLAIN_ROUNDS):
+        count = min(self.t.plain_layouts, len(p.layouts))
+        theirs, ours = self._draws(count), self._draws(count)
+        for n in range(count):
             values: dict[str, list[float]] = {"candidate": [], "baseline": []}
-            pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
+            pair = {"candidate": theirs[n], "baseline": ours[n]}
             for side in self._abba():
                 body = {"do": "turn", "case": case, "layout": pair[side], "kind": "plain", "prime": 1, "timed": 2}
                 if side == "candidate":
@@ -406,7 +406,7 @@ class Stopwatch:
         timing.baseline_us = statistics.median(seen["baseline"]) * 1e6
 
     def _time_eager(self, p: _Prepared) -> None:
-        """What can't be captured runs eagerly, by the wall clock; the baseline in a graph, as an engine would run it."""
+        """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""
         timing, case = p.timing, p.timing.case.id
         timing.mode = "eager"
         slots = min(p.calls, 16)
@@ -420,7 +420,14 @@ class Stopwatch:
             eager.append((n, math.log(means["baseline"] / means["candidate"])))
             baseline_s = means["baseline"]
             if p.graph_baseline:
-                body = {"do": "turn", "case": case, "layout": n % len(p.seeds), "kind": "plain", "prime": 1, "timed": 2}
+                body = {
+                    "do": "turn",
+                    "case": case,
+                    "layout": n % self.t.plain_layouts,
+                    "kind": "plain",
+                    "prime": 1,
+                    "timed": 2,
+                }
                 turn = PlainTurn.model_validate(self.judge.ask(**body).body)
                 baseline_s = statistics.fmean(turn.plain_us) / turn.calls * 1e-6
             rounds.append((n, math.log(baseline_s / means["candidate"])))
@@ -470,13 +477,3 @@ def _spread(values: list[float]) -> float:
     ordered = sorted(values)
     quarter = len(ordered) // 4
     return (ordered[-1 - quarter] - ordered[quarter]) / 1.35 * 1.25 / math.sqrt(len(ordered))
-
-
-def _stream_fault(case: CaseSpec, reason: str) -> CandidateFault:
-    what = f"work was left running on another stream when forward returned: {reason}"
-    evidence = Evidence(
-        kind="stream_escape",
-        what=what,
-        instead="launch on the current stream, or make it wait for the side stream before returning",
-    )
-    return CandidateFault(Outcome.TAMPERED, what, [evidence], case.id)

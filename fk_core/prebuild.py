@@ -1,26 +1,34 @@
 """Compile a candidate's Triton kernels in several processes at once, while the candidate itself is still starting.
 
 Only a matter of speed: what is not compiled here the candidate compiles itself, and failures here are not looked at.
+What was built is kept by the source's own hash, so that it serves the same source only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import shutil
+import stat
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from fk_core.child import wire
 from fk_core.desk import Desk
 from fk_core.errors import FkError
-from fk_core.sandbox.launch import Child, ChildGone
+from fk_core.sandbox import sweep
+from fk_core.sandbox.launch import ChildGone
 
 log = logging.getLogger(__name__)
 
 MOST = 8
 WAIT_S = 20.0
+KEPT = 256
+_FILE_BYTES = 64 << 20
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
@@ -34,52 +42,102 @@ def worthwhile(source: str, desk: Desk) -> bool:
 
 
 class Prebuild:
-    """Builders at work; :meth:`finish` waits for them, :meth:`stop` ends them."""
+    """Builders at work for the candidate whose scratch directory is given; :meth:`finish` waits for them."""
 
-    def __init__(self, desk: Desk, scratch: Path, builds: list[dict[str, Any]]) -> None:
+    def __init__(self, desk: Desk, source: str, scratch: Path, builds: list[dict[str, Any]]) -> None:
+        self.desk, self.source, self.cache = desk, source, scratch / "triton"
+        self.kept = _store(desk, source)
+        self._stop = threading.Event()
+        copy_cache(self.kept, self.cache)
         count = max(1, min(MOST, (os.cpu_count() or 1) // 2, len(builds)))
         # Those with many shapes first, dealt out in turn, so that no process gets all the long ones.
         ordered = sorted(builds, key=lambda row: -len(row["inputs"]))
-        shares = [ordered[n::count] for n in range(count)]
-        self._children: list[Child] = []
-        self._lock = threading.Lock()
-        self._stopped = False
         self._threads = [
-            threading.Thread(target=self._run, args=(desk, scratch, share), daemon=True) for share in shares if share
+            threading.Thread(target=self._run, args=(ordered[n::count],), daemon=True) for n in range(count)
         ]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, desk: Desk, scratch: Path, share: list[dict[str, Any]]) -> None:
+    def _run(self, share: list[dict[str, Any]]) -> None:
+        scratch = self.desk.run.scratch("build")
+        copy_cache(self.kept, scratch / "triton")
         try:
-            child = desk.builder(scratch)
-        except FkError:
+            child = self.desk.builder(self.source, scratch)
+        except FkError as error:
+            log.info("ahead-of-time build: %s", error)
+            sweep.remove(scratch)
             return
-        with self._lock:
-            self._children.append(child)
-            stopped = self._stopped
         try:
-            if not stopped:
-                told = child.ask({"do": "build", "calls": share}, WAIT_S).body
-                if told.get("failed"):
-                    log.info("ahead-of-time build: %s of %s, then %s", told.get("done"), len(share), told["failed"])
+            told = child.ask({"do": "build", "calls": share}, WAIT_S).body
+            if told.get("failed"):
+                log.info("ahead-of-time build: %s of %s, then %s", told.get("done"), len(share), told["failed"])
         except (ChildGone, wire.ProtocolError) as error:
             log.info("ahead-of-time build: %s", error)
         finally:
             child.kill()
+            if not self._stop.is_set():
+                copy_cache(scratch / "triton", self.cache)
+            sweep.remove(scratch)
 
     def finish(self) -> None:
+        """Wait until all have built, and keep what they built for the next run of the same source."""
         deadline = time.monotonic() + WAIT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self.stop()
+        if self._threads and not any(t.is_alive() for t in self._threads):
+            _keep(self.cache, self.kept)
+        self._stop.set()
 
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            children = list(self._children)
-        for child in children:
-            if child.alive():
-                child.kill()
-        for thread in self._threads:
-            thread.join(10.0)
+
+def copy_cache(source: Path, target: Path) -> int:
+    """Copy the plain files of a compiler cache, one directory deep; what is there already stays. Gives how many.
+
+    ``source`` may have been written by anyone: links and special files are left out, sizes are bounded.
+    """
+    count = 0
+    if source.is_symlink() or not source.is_dir():
+        return count
+    for folder in source.iterdir():
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        there = target / folder.name
+        there.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            if not (there / file.name).exists():
+                count += _copy_file(file, there / file.name)
+    return count
+
+
+def _copy_file(source: Path, target: Path) -> int:
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    with os.fdopen(fd, "rb") as reader:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _FILE_BYTES:
+            return 0
+        # Whole or not at all: others may be reading here.
+        part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        with part.open("wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+    part.chmod(0o644)
+    part.replace(target)
+    return 1
+
+
+def _store(desk: Desk, source: str) -> Path:
+    parts = [source, metadata.version("triton"), desk.device.compute_capability]
+    name = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
+    return desk.settings.cache_dir / "builds" / name
+
+
+def _keep(cache: Path, kept: Path) -> None:
+    """Put what was built away, file by file; the oldest builds go when there are many."""
+    try:
+        copy_cache(cache, kept)
+        builds = sorted((p for p in kept.parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
+        for old in builds[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        log.info("a build could not be kept: %s", error)

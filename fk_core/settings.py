@@ -28,10 +28,12 @@ class Timing:
     target_half_width: float = 0.005
     budget_s: float = 0.15
     budget_max_s: float = 0.30
-    min_rounds: int = 12
+    min_rounds: int = 8
     step_rounds: int = 4
     layouts: int = 12
     """Captures a case and side; each round uses the next."""
+    plain_layouts: int = 4
+    """How many of them are captured without gates, too."""
     trim: float = 0.2
     witness: float = 0.01
     default_floor: float = 0.003
@@ -44,6 +46,8 @@ class Limits:
 
     build_s: float = 300.0
     call_s: float = 60.0
+    first_call_s: float = 120.0
+    """The first few calls may compile."""
     total_s: float = 900.0
     memory_bytes: int = 16 << 30
     cpu_s: float = 1800.0

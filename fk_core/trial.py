@@ -16,13 +16,14 @@ from pydantic import ValidationError
 from fk_core.child import wire
 from fk_core.desk import JudgeSession
 from fk_core.errors import Cancelled
-from fk_core.records.claims import CallClaim, Claim, ExceptionClaim, FindingClaim, Findings, StateClaim
+from fk_core.records.claims import CallClaim, Claim, ExceptionClaim, FindingClaim, Findings, StateClaim, TryClaim
 from fk_core.records.report import CaseReport, Evidence, Mismatch, Outcome
 from fk_core.sandbox.launch import Child, ChildGone
 from fk_core.settings import Settings
 
 T = TypeVar("T", bound=Claim)
 Progress = Callable[[str, float | None], None]
+_FIRST_CALLS = 4
 
 
 class CandidateFault(Exception):
@@ -46,6 +47,8 @@ class Trial:
         self.plan: dict[str, Any] = {}
         self.random = random.Random(os.urandom(16))
         self._made: set[str] = set()
+        self._tried: set[str] = set()
+        self.on_gpu = not judge.desk.cpu
         self.detail: collections.Counter[str] = collections.Counter()
         """Seconds that the parent waited for the candidate, by what it was doing."""
 
@@ -206,7 +209,8 @@ class Trial:
                 self.make(keys[i])
                 if laid is None:
                     laid = self.judge.ask("probe", i=i).body
-                timeout_s = self.settings.limits.build_s if i < 4 else self.settings.limits.call_s
+                limits = self.settings.limits
+                timeout_s = limits.first_call_s if i < _FIRST_CALLS else limits.call_s
                 claim = self.ask({"do": "call", **laid}, CallClaim, timeout_s=timeout_s)
             except CandidateFault as fault:
                 laid = None
@@ -216,8 +220,11 @@ class Trial:
                     continue
                 fault.reason = f"{fault.reason}\nThe call: {describe(probe)}"
                 raise
+            if self.on_gpu and keys[i] not in self._tried:
+                self._tried.add(keys[i])
+                self._try_capture(laid, probe["case_id"] or "")
             described = [o.model_dump(exclude_none=True) for o in claim.outputs]
-            answer = self.judge.ask("step", i=i, outputs=described, aliases=claim.aliases).body
+            answer = self.judge.ask("step", i=i, outputs=described, aliases=claim.aliases, earlier=claim.earlier).body
             told, laid = answer["told"], answer["laid"]
             self._note(cases, probe, told)
             if told["ok"]:
@@ -231,6 +238,14 @@ class Trial:
         for key in sorted(self._made):
             self._weights(key)
         self.weigh(self.ask({"do": "checkpoint", "where": "calls"}, Findings))
+
+    def _try_capture(self, laid: dict[str, Any], case: str) -> None:
+        """Capture one call: work that is left on another stream, or runs on the CPU, is seen before it can race."""
+        claim = self.ask({"do": "try", "key": laid["key"], "inputs": laid["inputs"]}, TryClaim)
+        if claim.unjoined:
+            raise stream_fault(case, claim.reason)
+        if claim.nodes.get("host"):
+            raise host_fault(case, claim.nodes["host"])
 
     def _note(self, cases: dict[str, CaseReport], probe: dict[str, Any], told: dict[str, Any]) -> None:
         case = cases.get(probe["case_id"] or "")
@@ -291,6 +306,22 @@ _INSTEAD = {
     "state_mutation": "leave parameters and buffers as they are; keep repacked copies in non-persistent buffers",
     "lazy_output": "return plain torch.Tensor objects whose values are computed when forward returns",
 }
+
+
+def stream_fault(case: str, reason: str) -> CandidateFault:
+    what = f"work was left running on another stream when forward returned: {reason}"
+    evidence = Evidence(
+        kind="stream_escape",
+        what=what,
+        instead="launch on the current stream, or make it wait for the side stream before returning",
+    )
+    return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+
+
+def host_fault(case: str, nodes: int) -> CandidateFault:
+    what = f"the captured graph holds {nodes} host nodes, which run code on the CPU between kernels"
+    evidence = Evidence(kind="host_node", what=what, instead="do the work in kernels on the current stream")
+    return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
 
 
 def describe(probe: dict[str, Any]) -> str:

@@ -182,6 +182,7 @@ def _trial(
                 seed=seed,
                 provider=provider,
                 plant=plant,
+                brief=not spawned,
             )
             loading = trial.begin_load(list(dict.fromkeys(c.entry for c in h.cases)))
             opened = judge.collect_frame(opening, "open")
@@ -191,15 +192,13 @@ def _trial(
             # Kernels are compiled and the baseline is captured while the candidate starts: none waits for another.
             ahead = None
             if spawned and prebuild.worthwhile(h.request.source, desk):
-                ahead = prebuild.Prebuild(desk, scratch, opened.body["builds"])
+                ahead = prebuild.Prebuild(desk, h.request.source, scratch, opened.body["builds"])
             try:
                 stopwatch.plan(h.cases, keys)
                 trial.end_load(loading)
-                if ahead is not None:
-                    ahead.finish()
             finally:
                 if ahead is not None:
-                    ahead.stop()
+                    ahead.finish()
             trial.open(opened)
         with h.clock("correctness"):
             trial.correctness(h.reports, progress)

@@ -41,11 +41,11 @@ class TimingDesk:
         if do == "timing":
             return self.open_case(body["case"], body["layouts"], body["batch_us"])
         if do == "time":
-            return self._runner(body).do_time(self.cases[body["case"]]["order"] | {"seeds": body["seeds"]}, [])
+            return self._runner(body).do_time(self._order(body) | {"seeds": body["seeds"], "plain": body["plain"]}, [])
         if do == "turn":
             return self._runner(body).do_turn(body, [])
         if do == "eager":
-            return self._runner(body).do_eager(self.cases[body["case"]]["order"], [])
+            return self._runner(body).do_eager(self._order(body), [])
         if do == "loop":
             return self._runner(body).do_loop(body, [])
         if do == "fill":
@@ -61,6 +61,10 @@ class TimingDesk:
         if do == "drop":
             return self.drop(body["case"])
         raise ValueError(f"the judge knows no {do!r}")
+
+    def _order(self, body: dict[str, Any]) -> dict[str, Any]:
+        order: dict[str, Any] = self.cases[body["case"]]["order"]
+        return order
 
     def _call(self, case_id: str) -> Call:
         case = self.job.cases[case_id]

@@ -19,7 +19,7 @@ from fk_core.child import cudadrv
 from fk_core.child.arena import Arena, open_arena
 from fk_core.child.calls import DTYPES
 from fk_core.child.guards import plain_tensor
-from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, outputs_of
+from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
 Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.device], Forward]
@@ -47,6 +47,7 @@ class Runner:
         self.arenas: dict[str, Arena] = {}
         self.modules: dict[str, tuple[dict[str, Any], Forward]] = {}
         self.kept: OrderedDict[int, list[Tensor]] = OrderedDict()
+        self.copies: dict[str, list[Forward]] = {}
         self.timers: dict[str, CaseTimer] = {}
         self.slots: dict[str, list[dict[str, Any]]] = {}
         self.last: list[Tensor] = []
@@ -94,6 +95,13 @@ class Runner:
             described, tensors = self._collect(result, body["outputs"])
         finally:
             self._poison([], on=False)
+        aliases = self._aliases(tensors, inputs)
+        given = {o for o, _ in aliases}
+        earlier = [
+            o
+            for o, output in enumerate(tensors)
+            if o not in given and any(_overlap(output, old) for kept in self.kept.values() for old in kept)
+        ]
         self.kept[body["seq"]] = tensors
         while len(self.kept) > KEEP_CALLS:
             self.kept.popitem(last=False)
@@ -102,7 +110,7 @@ class Runner:
             if again["output"] < len(kept):
                 self._copy(kept[again["output"]], again["at"], again["bytes"])
         self._settle()
-        return {"outputs": described, "aliases": self._aliases(tensors, inputs)}
+        return {"outputs": described, "aliases": aliases, "earlier": earlier}
 
     def _collect(self, result: Any, places: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Tensor]]:
         described: list[dict[str, Any]] = []
@@ -168,13 +176,24 @@ class Runner:
         self._settle()
         return {"copied": copied}
 
+    def do_try(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Whether one call can be captured, found out before anything is compared: work left on a side stream shows."""
+        forward = self.modules[body["key"]][1]
+        inputs = [self._view(place).clone() for place in body["inputs"]]
+        with torch.cuda.device(self.device), _no_grad():
+            try:
+                graph, _ = capture(self.clock, lambda: forward(*inputs))
+            except NotCapturable as error:
+                self._settle()
+                return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
+            return {"capturable": True, "nodes": cudadrv.graph_nodes(graph.raw_cuda_graph())}
+
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Prepare the case for timing: weight copies, warm calls, and on a GPU one capture per seed."""
         self.drop(body["case"])
-        recipe = self.modules[body["key"]][0]
-        copies = [self._build(recipe) for _ in range(body["copies"])]
+        copies = self._copies(body["key"], body["copies"])
         arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
         place = Place.at(body["pristine"], body["block"], body["calls"])
         arena = self.arenas["timing"]
@@ -194,16 +213,24 @@ class Runner:
                 self._run_slot({"forward": forward, **{k: v.clone() for k, v in slot.items()}})
             timer = CaseTimer(self.clock, arena, place, arguments, copies, sampled=tuple(body.get("sampled", ())))
             self.timers[body["case"]] = timer
-            cudadrv.reset_persisting_l2()
             layouts = []
             try:
-                for seed, sample_seed in body["seeds"]:
-                    layouts.append(timer.add_layout(seed, sample_seed))
+                for number, (seed, sample_seed) in enumerate(body["seeds"]):
+                    layouts.append(timer.add_layout(seed, sample_seed, plain=number < body["plain"]))
             except NotCapturable as error:
                 timer.drop()
                 torch.cuda.synchronize()
                 return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
+            # Nothing of the candidate's Python runs between here and the last turn.
+            cudadrv.reset_persisting_l2()
         return {"capturable": True, "layouts": layouts}
+
+    def _copies(self, key: str, count: int) -> list[Forward]:
+        """Modules with weights of their own, so that the weights of one call are not in cache for the next."""
+        kept = self.copies.setdefault(key, [])
+        while len(kept) < count:
+            kept.append(self._build(self.modules[key][0]))
+        return kept[:count]
 
     def _slot(self, arena: Arena, place: Place, arguments: list[Argument], index: int) -> dict[str, Any]:
         start = place.pristine + index * place.block

@@ -7,11 +7,13 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 ``plain``  the calls alone on distinct cold slots
 
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
-window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls and the parent's clock times it.
+window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls, and the parent's clock times
+it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,8 +66,10 @@ class Layout:
     """One capture: graphs, and everything that keeps their memory alive."""
 
     calls: int
+    order: list[int]
+    """Slots in the order in which the calls use them."""
+    with_plain: bool = False
     graphs: dict[str, Any] = field(default_factory=dict)
-    keep: list[Any] = field(default_factory=list)
     slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
 
@@ -117,11 +121,37 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
+def capture(clock: DeviceClock, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
+    """A CUDA graph of what ``body`` launches, not yet instantiated, and what ``body`` returned.
+
+    ``pool_of``: a graph whose memory pool to share. Raises ``NotCapturable``.
+    """
+    graph = _CUDAGraph(keep_graph=True)
+    stream = clock.stream
+    stream.wait_stream(torch.cuda.current_stream(clock.device))
+    with torch.cuda.stream(stream):
+        pool = None if pool_of is None else pool_of.pool()
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = body()
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # the capture is void already
+                graph.capture_end()
+            raise NotCapturable(f"{type(error).__name__}: {error}"[:400]) from error
+        try:
+            graph.capture_end()
+        except Exception as error:
+            text = str(error)
+            raise NotCapturable(text[:400], unjoined="unjoined" in text.lower()) from error
+    torch.cuda.current_stream(clock.device).wait_stream(stream)
+    return graph, result
+
+
 class CaseTimer:
     """Captures and replays one case on a GPU.
 
     ``forwards`` holds one module (or function) per weight copy; call i uses copy i mod len. ``place`` says where the
-    arena holds pristine inputs, sample positions and samples. ``sampled`` gives the arguments that are judged beside the
+    arena holds pristine inputs and the gates' samples. ``sampled`` gives the arguments that are judged beside the
     returned outputs (those that the contract says must change).
     """
 
@@ -147,61 +177,59 @@ class CaseTimer:
             found[a.name] = slot[a.offset : a.offset + size].view(a.dtype).view(a.shape)
         return found
 
-    def add_layout(self, seed: int, sample_seed: int) -> dict[str, Any]:
-        """Capture one more layout; says how many calls it has, what its graph holds and what it allocates."""
+    def add_layout(self, seed: int, sample_seed: int, *, plain: bool) -> dict[str, Any]:
+        """Capture one more layout; says how many calls it has and what its graph holds.
+
+        ``sample_seed`` decides where the gates sample; ``plain`` captures the calls without gates, too.
+        """
         rng = random.Random(seed)
         place, device = self.place, self.clock.device
         calls = max(1, place.calls - rng.randrange(0, 1 + place.calls // 8))
-        layout = Layout(calls)
+        layout = Layout(calls, order=rng.sample(range(calls), calls), with_plain=plain)
         copies = rng.sample(range(len(self.forwards)), len(self.forwards))
-        order = rng.sample(range(calls), calls)
+        order, stream = layout.order, self.clock.stream.cuda_stream
         with torch.cuda.device(device), torch.no_grad():
+            starts, end = [], 0
             for _ in range(calls):
-                pad = rng.randrange(0, 64) * ALIGN
-                raw = _empty(pad + place.block + ALIGN, dtype=torch.uint8, device=device)
-                layout.keep.append(raw)
-                layout.slots.append(raw[pad : pad + place.block])
-            layout.keep.append(_empty(rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device))
-            self._fill(layout)
+                end += rng.randrange(0, 64) * ALIGN
+                starts.append(end)
+                end += place.block
+            memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
+            layout.slots = [memory[at : at + place.block] for at in starts]
+            if plain or not self.gate_copies:
+                self._fill(layout)
             views = [self._tensors(layout.slots[i]) for i in order]
-            _synchronize()
 
             def call(i: int) -> list[torch.Tensor]:
                 inputs = views[i]
                 result = self.forwards[copies[i % len(copies)]](*inputs.values())
                 return outputs_of(result) + [inputs[name] for name in self.sampled]
 
-            before = torch.cuda.memory_stats(device).get("allocation.all.allocated", 0)
-            plain, produced = self._capture(lambda: [call(i) for i in range(calls)])
-            last = produced[-1]
-            del produced
-            allocations = torch.cuda.memory_stats(device).get("allocation.all.allocated", 0) - before
-            raw_graph = plain.raw_cuda_graph()
-            nodes = cudadrv.graph_nodes(raw_graph)
-            edges, programmatic, forks = cudadrv.graph_edges(raw_graph)
-            layout.keep.append(last)
-            stream = self.clock.stream.cuda_stream
-
             def both() -> list[list[torch.Tensor]]:
                 outs: list[list[torch.Tensor]] = []
                 for i in range(calls):
-                    # The first gate samples what the plain capture's last call left: same memory in every replay.
-                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1] if i else last)
+                    # Nothing is behind the first gate: it samples its own slot, and nobody looks at that.
+                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1] if i else [])
                     outs.append(call(i))
                 return outs
 
-            full, outs = self._capture(both, plain)
-            layout.outputs = outs
+            full, layout.outputs = self._capture(both)
 
             def gates() -> None:
                 for i in range(calls):
-                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1])
+                    behind = layout.outputs[i - 1] if i else []
+                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
 
-            gate, _ = self._capture(gates, plain)
-        layout.graphs = {"plain": plain, "full": full, "gate": gate}
+            gate, _ = self._capture(gates, full)
+            layout.graphs = {"full": full, "gate": gate}
+            if plain:
+                layout.graphs["plain"], kept = self._capture(lambda: [call(i) for i in range(calls)], full)
+                layout.outputs += kept
+        raw_graph = full.raw_cuda_graph()
+        nodes = cudadrv.graph_nodes(raw_graph)
+        edges, programmatic, forks = cudadrv.graph_edges(raw_graph)
         for graph in layout.graphs.values():
             graph.instantiate()
-        layout.keep.append(order)
         self.layouts.append(layout)
         return {
             "calls": calls,
@@ -209,36 +237,11 @@ class CaseTimer:
             "edges": edges,
             "programmatic": programmatic,
             "forks": forks,
-            "allocations": int(allocations),
             "order": order,
         }
 
     def _capture(self, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
-        graph = _CUDAGraph(keep_graph=True)
-        stream = self.clock.stream
-        stream.wait_stream(torch.cuda.current_stream(self.clock.device))
-        with torch.cuda.stream(stream):
-            pool = None if pool_of is None else pool_of.pool()
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                result = body()
-            except BaseException as error:
-                self._abandon(graph)
-                raise NotCapturable(f"{type(error).__name__}: {error}"[:400]) from error
-            try:
-                graph.capture_end()
-            except Exception as error:
-                text = str(error)
-                raise NotCapturable(text[:400], unjoined="unjoined" in text.lower()) from error
-        torch.cuda.current_stream(self.clock.device).wait_stream(stream)
-        return graph, result
-
-    @staticmethod
-    def _abandon(graph: Any) -> None:
-        try:
-            graph.capture_end()
-        except Exception:  # noqa: BLE001 - the capture is void already
-            pass
+        return capture(self.clock, body, pool_of)
 
     def _gate(self, stream: int, slot: int, seed: int, x: torch.Tensor, outs: list[torch.Tensor]) -> None:
         p, arena = self.place, self.arena

@@ -148,6 +148,8 @@ def _preload(start: dict[str, Any]) -> dict[str, Any]:
         elif start["target"]:
             importlib.import_module("fk_core.child.warm_compile").compile_one(start["target"])
             importlib.import_module("fk_core.child.kernels").prepare(start["target"])
+        # All that a candidate's process runs of ours; the trusted side is imported after the fork, where it belongs.
+        importlib.import_module("fk_core.child.candidate")
     for name in start["preload"]:
         importlib.import_module(name)
     return versions

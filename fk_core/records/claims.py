@@ -39,6 +39,8 @@ class OutputClaim(Claim):
 class CallClaim(Claim):
     outputs: list[OutputClaim] = Field(max_length=64)
     aliases: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = Field(max_length=512)
+    earlier: list[int] = Field(default_factory=list, max_length=64)
+    """Outputs that share memory with outputs of the calls before."""
 
 
 class StateClaim(Claim):
@@ -51,7 +53,6 @@ class LayoutClaim(Claim):
     edges: int
     programmatic: int
     forks: int
-    allocations: int
     order: list[int] = Field(max_length=4096)
 
 
@@ -60,6 +61,13 @@ class CaptureClaim(Claim):
     reason: Text = ""
     unjoined: bool = False
     layouts: list[LayoutClaim] = Field(default_factory=list, max_length=64)
+
+
+class TryClaim(Claim):
+    capturable: bool
+    reason: Text = ""
+    unjoined: bool = False
+    nodes: dict[Text, int] = Field(default_factory=dict, max_length=32)
 
 
 class GatedTurn(Claim):

@@ -1,7 +1,8 @@
 """Every candidate of the corpus gets the verdict that it must get, through the whole harness.
 
 The candidates are submitted under neutral names and without their headers. Besides the verdict, nothing outside the
-sandbox may have changed: planted files, installed packages, the environment, and no process may be left.
+sandbox may have changed: planted files, the project itself (so do not edit it meanwhile), installed packages, the
+environment; and no process may be left.
 """
 
 from __future__ import annotations
