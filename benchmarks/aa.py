@@ -1,6 +1,6 @@
 """The timing against itself: every baseline in the candidate's place, then with a planted 3% on either side.
 
-    python benchmarks/aa.py [--runs 10] [--planted 20] [--ops rms_norm,...] [--cases default] [--providers all] [--out F]
+    python benchmarks/aa.py [--runs 10] [--planted 20] [--ops rms_norm] [--cases default] [--providers all] [--out F]
 
 Prints, per operator and provider, the ratios of all cases over the runs, how many are within 0.5% of 1, every verdict
 other than same or inconclusive, and how often the planted change was seen.

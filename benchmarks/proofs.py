@@ -23,7 +23,7 @@ import triton.language as tl
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from fk_core import stopping
-from fk_core.child import arena, cudadrv, kernels, timing, wire
+from fk_core.child import arena, kernels, timing, wire
 
 torch.set_num_threads(1)
 DTYPE = torch.bfloat16
@@ -108,14 +108,14 @@ def serve(sock: socket.socket, role: str) -> None:
                     block_n = triton.next_power_of_2(hidden)
 
                     def make(w, rows=rows, hidden=hidden, res=res, count=count, block_n=block_n):
-                        def forward(x, residual=None):
-                            y = torch.empty_like(x)
+                        def forward(given, residual=None):
+                            y = torch.empty_like(given)
                             grid = rows
                             if role == "slow" and rows >= 64:
                                 grid = math.ceil(rows * 1.03)
                             norm[(grid,)](
-                                x,
-                                residual if res else x,
+                                given,
+                                residual if res else given,
                                 w,
                                 y,
                                 hidden,
@@ -128,7 +128,16 @@ def serve(sock: socket.socket, role: str) -> None:
                             count[0] += 1
                             if role == "slow" and rows < 64 and count[0] % 33 == 0:
                                 norm[(grid,)](
-                                    x, residual if res else x, w, y, hidden, rows, 1e-6, bool(res), block_n, num_warps=8
+                                    given,
+                                    residual if res else given,
+                                    w,
+                                    y,
+                                    hidden,
+                                    rows,
+                                    1e-6,
+                                    bool(res),
+                                    block_n,
+                                    num_warps=8,
                                 )
                             return (y, residual) if res else y
 
@@ -183,11 +192,11 @@ def serve(sock: socket.socket, role: str) -> None:
                             body["layout"], body["kind"], body["prime"], body["timed"], fill=body.get("fill", False)
                         ),
                     )
-            except Exception:
+            except Exception:  # noqa: BLE001 - the answer says what was raised
                 channel.reply(frame, {"error": traceback.format_exc()[-1500:]}, error=True)
     except wire.Closed:
         pass
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a forked process must not go on in its parent's code
         traceback.print_exc()
     os._exit(0)
 

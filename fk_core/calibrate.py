@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fk_core import validate as validation
+from fk_core.child.baselines.base import provider as provider_of
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 from fk_core.records.task import TaskSpec
@@ -63,6 +64,29 @@ class Floors:
             kept[spec.sha256] = kept.get(spec.sha256, {}) | rows
             self._update(device, {"times": kept})
 
+    def note_others(self, device: Device, spec: TaskSpec, provider: str, report: ValidateReport) -> None:
+        """Keep how fast another provider is, case by case, against the baseline."""
+        rows = {c.id: c.speedup for c in report.cases if c.speedup is not None}
+        if rows:
+            kept = self._read(device).get("others", {})
+            kept.setdefault(spec.sha256, {})[provider] = {"against": report.speed.baseline, "cases": rows}
+            self._update(device, {"others": kept})
+
+    def others(self, device: Device, spec: TaskSpec, report: ValidateReport) -> dict[str, float]:
+        """Geometric-mean speedup of a report's candidate over each other provider, from the record."""
+        found = {}
+        for name, kept in self._read(device).get("others", {}).get(spec.sha256, {}).items():
+            if kept.get("against") != report.speed.baseline:
+                continue
+            logs = [
+                math.log(c.speedup / kept["cases"][c.id])
+                for c in report.cases
+                if c.speedup is not None and kept["cases"].get(c.id)
+            ]
+            if logs and len(logs) == len(report.cases):
+                found[name] = math.exp(sum(logs) / len(logs))
+        return found
+
     def _path(self, device: Device) -> Path:
         parts = [device.uuid, device.driver, metadata.version("torch"), os.uname().nodename]
         name = hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
@@ -103,11 +127,15 @@ def run_twin(
     device: Device,
     cases: str = "default",
     provider: str = "",
+    against: str = "",
     plant: Literal["", "candidate", "baseline"] = "",
     floor: float | None = None,
     progress: Callable[[str, float | None], None] = lambda doing, share: None,
 ) -> ValidateReport:
-    """Validate the baseline in the candidate's place; ``plant`` slows one side by about 3%. Not journaled."""
+    """Validate ``provider`` (by default the baseline) in the candidate's place. Not journaled.
+
+    ``against`` names the other side, by default the same provider; ``plant`` slows one side by about 3%.
+    """
     spec = harness.catalog.get(op)
     chosen = harness.catalog.select(spec, device.kind, cases)
     desk = harness.desk(device)
@@ -129,7 +157,7 @@ def run_twin(
         progress,
         None,
         spawn=lambda: desk.twin(spec, provider, plant=plant == "candidate"),
-        provider=provider,
+        provider=against or provider,
         plant=plant == "baseline",
         seed=int.from_bytes(os.urandom(8), "little") >> 1,
     )
@@ -166,3 +194,16 @@ def calibrate(
     else:
         found.problems.append(planted.summary)
     return found
+
+
+def time_others(harness: Harness, device: Device, op: str) -> dict[str, str]:
+    """Time every other installed provider of an operator against its baseline, and keep the ratios for later reports."""
+    spec = harness.catalog.get(op)
+    names = [b for b in spec.baselines if provider_of(b).installed()]
+    said = {}
+    for name in names[1:]:
+        report = run_twin(harness, op, device=device, provider=name, against=names[0])
+        said[name] = report.summary
+        if report.outcome is Outcome.PASSED:
+            harness.floors.note_others(device, spec, name, report)
+    return said

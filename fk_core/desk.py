@@ -189,7 +189,7 @@ class JudgeSession:
         try:
             return self.desk._ask({"do": do, **body}, fds)
         finally:
-            self.detail[f"judge {do}"] += time.monotonic() - began
+            self.detail[f"judge {do}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats too
 
     def post(self, do: str, **body: Any) -> tuple[int, int]:
         """Send without waiting; pass what comes back to :meth:`collect`."""
@@ -214,7 +214,7 @@ class JudgeSession:
         except wire.ProtocolError as error:
             raise JudgeDied(f"the judge is gone: {error}") from error
         finally:
-            self.detail[f"judge {do}"] += time.monotonic() - began
+            self.detail[f"judge {do}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats too
         if frame.kind == wire.ERROR:
             told = frame.body.get("exception", {})
             raise HarnessError(f"the judge could not do {do!r}: {told.get('type')}: {told.get('message')}")

@@ -61,8 +61,8 @@ def _software() -> list[Check]:
             checks.append(Check(name=name, state="missing", found="not installed", todo=f"pip install {name}"))
     for tool, needed in (("g++", "C++ extensions, torch.compile on a CPU"), ("nvcc", "CUDA C++ candidates")):
         path = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
-        state, todo = ("ok", "") if path else ("missing", f"Install {tool}; without it no {needed}")
-        checks.append(Check(name=tool, state=state, found=path or "not found", todo=todo))
+        todo = "" if path else f"Install {tool}; without it no {needed}"
+        checks.append(Check(name=tool, state="ok" if path else "missing", found=path or "not found", todo=todo))
     for name in providers():
         source = provider(name)
         version = source.installed()

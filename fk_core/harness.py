@@ -173,7 +173,7 @@ class Harness:
         cancel: threading.Event | None = None,
         begun: Callable[[str], None] | None = None,
     ) -> ValidateReport:
-        """Is it right, is it faster? Raises ``RequestError`` for what the caller can mend; all else is in the report."""
+        """Is it right, is it faster? Raises ``RequestError`` for what the caller can mend; the report has the rest."""
         spec = self.catalog.get(request.op)
         device = self.device(request.device)
         cases = self.catalog.select(spec, device.kind, request.cases)

@@ -248,7 +248,7 @@ class Stopwatch:
 
     def _gated(self, side: str, case: str, layout: int) -> tuple[float, float]:
         """One turn: microseconds a call, and by how much this clock saw the turn last longer than it claims."""
-        body = {"do": "turn", "case": case, "layout": layout, "kind": "gated", "prime": 1, "timed": 2}
+        body: dict[str, Any] = {"do": "turn", "case": case, "layout": layout, "kind": "gated", "prime": 1, "timed": 2}
         began = time.perf_counter()
         if side == "candidate":
             turn = self.trial.ask(body, GatedTurn)
@@ -295,7 +295,14 @@ class Stopwatch:
             values: dict[str, list[float]] = {"candidate": [], "baseline": []}
             pair = {"candidate": theirs[n], "baseline": ours[n]}
             for side in self._abba():
-                body = {"do": "turn", "case": case, "layout": pair[side], "kind": "plain", "prime": 1, "timed": 2}
+                body: dict[str, Any] = {
+                    "do": "turn",
+                    "case": case,
+                    "layout": pair[side],
+                    "kind": "plain",
+                    "prime": 1,
+                    "timed": 2,
+                }
                 if side == "candidate":
                     turn = self.trial.ask(body, PlainTurn)
                 else:
@@ -309,7 +316,15 @@ class Stopwatch:
         case = p.timing.case.id
         layout = self.random.randrange(len(p.layouts))
         self.judge.ask("refill", case=case)
-        body = {"do": "turn", "case": case, "layout": layout, "kind": "full", "prime": 0, "timed": 1, "fill": True}
+        body: dict[str, Any] = {
+            "do": "turn",
+            "case": case,
+            "layout": layout,
+            "kind": "full",
+            "prime": 0,
+            "timed": 1,
+            "fill": True,
+        }
         self.trial.ask(body, FullTurn)
         told = self.judge.ask("audit", case=case, slots=p.layouts[layout].order, sample_seed=p.seeds[layout][1]).body
         if told["wrong"]:
@@ -328,7 +343,7 @@ class Stopwatch:
 
     def _loop(self, side: str, case: str, order: list[int]) -> float:
         """Seconds by this process's clock for eager calls over these slots."""
-        body = {"do": "loop", "case": case, "order": order}
+        body: dict[str, Any] = {"do": "loop", "case": case, "order": order}
         began = time.perf_counter()
         if side == "candidate":
             self.trial.ask(body, _Done)
@@ -420,7 +435,7 @@ class Stopwatch:
             eager.append((n, math.log(means["baseline"] / means["candidate"])))
             baseline_s = means["baseline"]
             if p.graph_baseline:
-                body = {
+                body: dict[str, Any] = {
                     "do": "turn",
                     "case": case,
                     "layout": n % self.t.plain_layouts,

@@ -32,7 +32,7 @@ _FILE_BYTES = 64 << 20
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
-    """Triton sources on a machine with cores to spare; extensions and compiled graphs are built once, by one process."""
+    """Triton sources on a machine with cores to spare; extensions and compiled graphs are built once, in one go."""
     return (
         not desk.cpu
         and "triton" in source

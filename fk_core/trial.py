@@ -79,7 +79,7 @@ class Trial:
         except wire.ProtocolError as error:
             raise self._forged(str(error)) from error
         finally:
-            self.detail[f"candidate {do}"] += time.monotonic() - began
+            self.detail[f"candidate {do}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats too
         return self._read(frame, claim, do)
 
     def _ask(self, body: dict[str, Any], timeout_s: float | None, fds: tuple[int, ...]) -> wire.Frame:
@@ -94,7 +94,7 @@ class Trial:
         except wire.ProtocolError as error:
             raise self._forged(str(error)) from error
         finally:
-            self.detail[f"candidate {body['do']}"] += time.monotonic() - began
+            self.detail[f"candidate {body['do']}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats too
 
     def _read(self, frame: wire.Frame, claim: type[T], do: str) -> T:
         for fd in frame.fds:

@@ -27,7 +27,7 @@ class Arena(Protocol):
     device: torch.device
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor over the bytes at ``offset``, with a storage of its own that ends where the tensor ends."""
+        """A contiguous tensor over the bytes at ``offset``, with a storage of its own that ends where it ends."""
         ...
 
     def export(self) -> int:

@@ -94,7 +94,7 @@ class DryDriver:
 def main(channel: Channel, config: dict[str, Any]) -> None:
     """``config``: ``path`` of the candidate, ``capability``. Answers one request with how many calls it made."""
     torch.set_num_threads(1)
-    triton.runtime.driver.set_active(DryDriver(int(config["capability"])))  # type: ignore[arg-type]
+    triton.runtime.driver.set_active(DryDriver(int(config["capability"])))
     try:
         frame = channel.receive()
     except Closed:

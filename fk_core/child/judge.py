@@ -275,7 +275,7 @@ class Job:
             if probe.relation == "strided":
                 source = inputs.generator(probe.seed ^ 1, self.device)
                 stored = inputs.padded(tensor, source)
-            place = {
+            place: dict[str, Any] = {
                 "name": name,
                 "at": cursor.take(stored.numel() * stored.element_size()),
                 "shape": list(stored.shape),

@@ -162,7 +162,7 @@ class Kernel:
         self._launch = lib.cuLaunchKernel
 
     def launch(self, grid: int, stream: int, *arguments: int) -> None:
-        self._values[: self._count] = arguments
+        self._values[: self._count] = list(arguments)
         status = self._launch(
             self._function,
             grid,

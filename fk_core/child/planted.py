@@ -30,7 +30,7 @@ class PlantedGroup:
 
 
 class Planted:
-    """Does about 3% more work than ``forward``: every 33rd call twice, or, where a case has many rows, 3% of them twice.
+    """Does about 3% more work than ``forward``: every 33rd call twice, or, where a case has many rows, 3% of these.
 
     The extra work runs on copies, so that results stay right for operators that write into their arguments.
     """

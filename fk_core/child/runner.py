@@ -167,7 +167,7 @@ class Runner:
     def do_state(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Copy parameters and buffers of a module to where ``places`` says, for the judge to compare."""
         module = self.modules[body["key"]][1]
-        own = getattr(module, "state_dict", dict)()
+        own: dict[str, Any] = getattr(module, "state_dict", dict)()
         copied = []
         for name, place in body["places"].items():
             if name in own and plain_tensor(own[name].detach()) is None:

@@ -2,7 +2,7 @@
 
 A turn answers with raw event readings. Ratios, intervals and the decision belong to the parent. The graphs:
 
-``full``   gate, call, gate, call, ...   the next input does not exist before the gate behind the last call wrote it
+``full``   gate, call, gate, call, ...   the next input does not exist before the gate after the last call wrote it
 ``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
 ``plain``  the calls alone on distinct cold slots
 

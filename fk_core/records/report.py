@@ -89,7 +89,7 @@ class CaseReport(Record):
     candidate_us: Number = None
     baseline_us: Number = None
     floor_us: Number = None
-    """No kernel can be faster than this: bytes at the measured bandwidth, FLOPs at the measured rate, or an empty node."""
+    """No kernel can be faster: bytes at the measured bandwidth, FLOPs at the measured rate, or an empty node."""
     verdict: SpeedWord = "not_timed"
     speedup: Number = None
     """Baseline time over candidate time; above 1 the candidate is faster."""

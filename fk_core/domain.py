@@ -1,0 +1,116 @@
+"""The domain that a candidate declares for itself: a literal ``SUPPORTS`` at the top of its file.
+
+    SUPPORTS = {"hidden": [4096], "tokens": (1, 16384), "dtype": ["bfloat16"]}
+
+Dimensions of the model (widths, and what ``__init__`` gets) may be a list of exact values or a range; dimensions that
+vary at run time (how many rows) must be a range. Outside its domain an engine would run the baseline instead, so such
+cases count 1.00 and are not the candidate's. Undeclared means everything.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fk_core.formulas import names
+from fk_core.records.task import CaseSpec, TaskSpec
+
+
+class BadDomain(ValueError):
+    """``SUPPORTS`` is there and can't be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    exact: dict[str, frozenset[int]]
+    ranges: dict[str, tuple[int, int]]
+    dtypes: frozenset[str] | None
+
+    def covers(self, dims: Mapping[str, int], dtype: str) -> bool:
+        if self.dtypes is not None and dtype not in self.dtypes:
+            return False
+        if any(name in dims and dims[name] not in values for name, values in self.exact.items()):
+            return False
+        return all(low <= dims[name] <= high for name, (low, high) in self.ranges.items() if name in dims)
+
+
+EVERYTHING = Domain({}, {}, None)
+
+
+def declared(source: str, spec: TaskSpec) -> Domain:
+    """What the source declares. Raises ``BadDomain``; sources that do not parse declare everything."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return EVERYTHING
+    found = None
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Name) and t.id == "SUPPORTS" for t in targets):
+            found = node
+    if found is None:
+        return EVERYTHING
+    try:
+        value = ast.literal_eval(found.value)  # type: ignore[attr-defined]
+    except (ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a literal dict") from error
+    if not isinstance(value, dict):
+        raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a dict, it is a {type(value).__name__}")
+    return _read(value, spec)
+
+
+def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
+    known = {name for case in (*spec.cases, *spec.cpu_cases) for name in case.dims}
+    rows = runtime_dims(spec)
+    exact: dict[str, frozenset[int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
+    dtypes: frozenset[str] | None = None
+    for key, allowed in value.items():
+        if key == "dtype":
+            if not isinstance(allowed, (list, tuple)) or not all(isinstance(d, str) for d in allowed):
+                raise BadDomain("SUPPORTS['dtype'] must be a list of torch dtype names such as 'bfloat16'")
+            dtypes = frozenset(str(d).removeprefix("torch.") for d in allowed)
+        elif not isinstance(key, str) or key not in known:
+            raise BadDomain(f"SUPPORTS names {key!r}; the dimensions of {spec.name} are {', '.join(sorted(known))}")
+        elif isinstance(allowed, tuple) and len(allowed) == 2 and all(_whole(v) for v in allowed):
+            ranges[key] = (int(allowed[0]), int(allowed[1]))  # type: ignore[call-overload]
+        elif isinstance(allowed, list) and allowed and all(_whole(v) for v in allowed):
+            if key in rows:
+                raise BadDomain(
+                    f"SUPPORTS[{key!r}] must be a range such as (1, 16384): how many rows there are varies at run time"
+                )
+            exact[key] = frozenset(int(v) for v in allowed)
+        else:
+            raise BadDomain(f"SUPPORTS[{key!r}] must be a list of numbers or a range (lowest, highest)")
+    model = Domain(exact, {name: r for name, r in ranges.items() if name not in rows}, dtypes)
+    for key in sorted(rows & set(ranges)):
+        captured = [c.dims[key] for c in spec.cases if key in c.dims and model.covers(c.dims, c.dtype)]
+        low, high = ranges[key]
+        if captured and (low > min(captured) or high < max(captured)):
+            raise BadDomain(
+                f"SUPPORTS[{key!r}] is ({low}, {high}); it has to cover what models ask for, {min(captured)} to "
+                f"{max(captured)}"
+            )
+    return Domain(exact, ranges, dtypes)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def runtime_dims(spec: TaskSpec) -> set[str]:
+    """Dimensions that only say how many rows there are: in no last axis, and no argument of ``__init__``."""
+    inner = {v for entry in spec.init_of.values() for v in entry.values() if isinstance(v, str)}
+    outer: set[str] = set()
+    for tensor in spec.tensors.values():
+        inner |= names(tensor.shape[-1])
+        outer |= {name for side in tensor.shape[:-1] for name in names(side)}
+    return outer - inner
+
+
+def share(cases: list[CaseSpec], domain: Domain) -> float:
+    """The part of the models' calls that lie in the domain; cases whose calls are unknown count once."""
+    total = sum(case.calls or 1 for case in cases)
+    inside = sum(case.calls or 1 for case in cases if domain.covers(case.dims, case.dtype))
+    return inside / total if total else 1.0
