@@ -52,7 +52,7 @@ def declared(source: str, spec: TaskSpec) -> Domain:
     if found is None:
         return EVERYTHING
     try:
-        value = ast.literal_eval(found.value)  # type: ignore[attr-defined]
+        value = ast.literal_eval(found.value)
     except (ValueError, TypeError, MemoryError, RecursionError) as error:
         raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a literal dict") from error
     if not isinstance(value, dict):

@@ -29,7 +29,7 @@ from fk_core.trial import CandidateFault, Progress, Trial, host_fault, stream_fa
 
 _LARGE_BYTES = 32 << 20
 _CPU_TURN_S = 0.02
-_CPU_BUDGET_S = 1.2
+_CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
 _EAGER_TURN_S = 0.004
 
@@ -139,7 +139,7 @@ class Stopwatch:
         case, order, frame = laid.case, laid.order, laid.frame
         try:
             self.trial.make(self._keys[case.id])
-            arena = {"do": "arena", "name": "timing", "size": frame.body["size"]}
+            arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
             self.trial.ask(arena, _Done, fds=tuple(frame.fds))
         finally:
             for fd in frame.fds:
@@ -385,7 +385,7 @@ class Stopwatch:
 
     def _check_last(self, p: _Prepared, slot: int) -> None:
         case = p.timing.case.id
-        self.trial.ask({"do": "last", "outputs": p.outputs}, _Done)
+        self.trial.ask({"do": "last", "case": case, "outputs": p.outputs}, _Done)
         told = self.judge.ask("audit_loop", case=case, slot=slot).body
         if told["wrong"]:
             what = f"a timed call gave wrong values in {told.get('output')}, though the same calls were right before"

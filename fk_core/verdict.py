@@ -110,9 +110,15 @@ def decide(
         theirs = sum((m.case.calls or 0) * (m.baseline_us or 0.0) for m in weights)
         ours = sum((m.case.calls or 0) * (m.candidate_us or 0.0) for m in weights)
         weighted, gain = theirs / ours, theirs - ours
+    reason = ""
+    unbelieved = [m.case.id for m in timed if too_fast(m)]
+    if len(timed) < len(measured):
+        reason = f"{len(measured) - len(timed)} cases could not be timed"
+    elif unbelieved:
+        reason = f"faster than the hardware allows, so not believed: {', '.join(unbelieved[:3])}"
     speed = Speed(
-        verdict=word(total, timing, floor) if len(timed) == len(measured) else "inconclusive",
-        reason="" if len(timed) == len(measured) else f"{len(measured) - len(timed)} cases could not be timed",
+        verdict="inconclusive" if reason else word(total, timing, floor),
+        reason=reason,
         speedup=total.ratio,
         ci95=interval,
         weighted_speedup=weighted,
@@ -124,10 +130,10 @@ def decide(
         trust="full" if gpu and trusted else "indicative",
     )
     seed_gate = correct and total.ratio >= 1.0
-    reason = _why_no_winner(cases, timed, total, interval, timing, floor, correct=correct, gpu=gpu)
-    if not reason and len(timed) < len(measured):
-        reason = speed.reason
-    return Decision(speed, not reason, reason, seed_gate)
+    why_not = _why_no_winner(cases, timed, total, interval, timing, floor, correct=correct, gpu=gpu)
+    if not why_not and len(timed) < len(measured):
+        why_not = speed.reason
+    return Decision(speed, not why_not, why_not, seed_gate)
 
 
 def _why_no_winner(

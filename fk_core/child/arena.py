@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import weakref
 from math import prod
 from typing import Protocol
 
@@ -17,7 +18,9 @@ import torch
 from fk_core.child import cudadrv
 
 ALIGN = 256
-_F_ADD_SEALS, _SEAL_SHRINK, _SEAL_GROW = 1033, 0x0002, 0x0004
+_F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 0x0001, 0x0002, 0x0004
+
+_synchronize = torch.cuda.synchronize
 
 
 class Arena(Protocol):
@@ -34,11 +37,17 @@ class Arena(Protocol):
         """A descriptor to send to the other side; the caller closes it."""
         ...
 
+    def close(self) -> None:
+        """Give up what the system holds for it. Dropping the last reference, tensors included, does the same."""
+        ...
+
 
 class HostArena:
     def __init__(self, fd: int, size: int) -> None:
         self.size, self.device = size, torch.device("cpu")
         self._fd = os.dup(fd)
+        # Tensors keep the mapping alive, not the descriptor; a warm process would run out of them.
+        self._close = weakref.finalize(self, os.close, self._fd)
         self._map = mmap.mmap(self._fd, size)
         self._view = memoryview(self._map)
 
@@ -48,7 +57,7 @@ class HostArena:
         fd = os.memfd_create("fk-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
-            fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW)
+            fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
             return cls(fd, size)
         finally:
             os.close(fd)
@@ -56,10 +65,15 @@ class HostArena:
     def export(self) -> int:
         return os.dup(self._fd)
 
+    def close(self) -> None:
+        self._close()
+
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         count = prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
+        if offset % dtype.itemsize:
+            raise ValueError(f"offset {offset} is not a multiple of {dtype.itemsize}")
         end = offset + count * dtype.itemsize
         if offset < 0 or end > self.size:
             raise ValueError(f"bytes {offset} to {end} of an arena of {self.size}")
@@ -77,6 +91,8 @@ class _Pointer:
 class DeviceArena:
     def __init__(self, memory: cudadrv.SharedMemory, index: int) -> None:
         self.size, self.device, self.memory = memory.size, torch.device("cuda", index), memory
+        # Every tensor holds on to its arena, so nothing maps the memory any more when this runs.
+        self._close = weakref.finalize(self, _release, memory)
 
     @classmethod
     def create(cls, size: int, index: int) -> DeviceArena:
@@ -102,7 +118,12 @@ class DeviceArena:
         return raw.view(dtype).view(shape)
 
     def close(self) -> None:
-        self.memory.close()
+        self._close()
+
+
+def _release(memory: cudadrv.SharedMemory) -> None:
+    _synchronize(memory.device)
+    memory.close()
 
 
 def open_arena(fd: int, size: int, device: torch.device) -> Arena:

@@ -73,19 +73,26 @@ class Judge:
             for generic in (True, False):
                 compare.judge("warm", got, got.double(), got.double(), compare.Rule(generic=generic))
 
+    def _end(self) -> None:
+        """Give back what the job held: its tensors, its shared memory, and what the allocator kept of it."""
+        job, self.job = self.job, None
+        if job is None:
+            return
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        job.close()
+        del job
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
         if do == "open":
-            self.job = None
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            self._end()
             self.job = Job(self.device, body, self.ceilings)
             return self.job.opened()
         if do == "close":
-            self.job = None
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
-                torch.cuda.empty_cache()
+            self._end()
             return {}
         if do == "machine":
             return self.ceilings.as_dict()
@@ -133,6 +140,11 @@ class Job:
         self.flags: dict[str, bool] = {}
         self.rng = random.Random(self.seed ^ 0x5EED)
         self.timing = TimingDesk(self, ceilings)
+
+    def close(self) -> None:
+        for case_id in list(self.timing.cases):
+            self.timing.drop(case_id)
+        self.arena.close()
 
     def _provider(self, name: str) -> Provider:
         if name:

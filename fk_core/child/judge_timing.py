@@ -16,7 +16,7 @@ from fk_core.child.baselines.base import provider
 from fk_core.child.calls import Call, make_call, output_layout, state_shapes
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.formulas import evaluate
-from fk_core.child.runner import Runner
+from fk_core.child.runner import Runner, timing_arena
 from fk_core.child.timing import Place
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class TimingDesk:
             "outputs": outputs,
             "key": key,
         }
-        self.job.runner.arenas["timing"] = ours
+        self.job.runner.arenas[timing_arena(case_id)] = ours
         self.job.prepare_baseline(key)
         self.refill(case_id)
         return {"order": order, "size": theirs.size, "outputs": outputs, "fds": [theirs.export()]}
@@ -254,17 +254,18 @@ class TimingDesk:
             self.others[name] = Runner(self.device, build)
         runner = self.others[name]
         case = self.cases[body["case"]]
-        runner.arenas = {"main": self.job.arena, "timing": case["ours"]}
+        runner.arenas |= {"main": self.job.arena, timing_arena(body["case"]): case["ours"]}
         if case["key"] not in runner.modules:
             runner.do_make(self.job.modules[case["key"]], [])
         return runner
 
     def drop(self, case_id: str) -> dict[str, Any]:
         for runner in (self.job.runner, *self.others.values()):
-            runner.drop(case_id)
+            runner.do_drop({"case": case_id}, [])
         case = self.cases.pop(case_id, None)
-        if case and self.device.type == "cuda":
-            torch.cuda.synchronize()
+        if case:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
             for arena in (case["theirs"], case["ours"]):
                 arena.close()
         return {}

@@ -94,13 +94,20 @@ def describe(error: BaseException, scratch: str) -> dict[str, Any]:
     where = f"line {own[-1].lineno}: {(own[-1].line or '').strip()}" if own else ""
     lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-8)
     text = "".join(lines).replace(scratch + os.sep, "")
-    message = _clean(str(error).replace(scratch + os.sep, ""))
+    message = _clean(_said(error).replace(scratch + os.sep, ""))
     return {
-        "type": type(error).__name__,
+        "type": _clean(type(error).__name__)[:200],
         "message": message[:_TEXT],
         "where": _clean(where)[:300],
         "trace": _clean(text)[-_TEXT:],
     }
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)[: 10 * _TEXT]
+    except Exception as other:  # noqa: BLE001 - the text of an exception is the candidate's own code
+        return f"(no text: str() of it raised {type(other).__name__})"
 
 
 def _clean(text: str) -> str:

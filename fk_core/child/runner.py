@@ -7,6 +7,7 @@ baseline, so that both sides of a comparison are measured alike. ``Runner.handle
 from __future__ import annotations
 
 import ctypes
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
@@ -67,7 +68,11 @@ class Runner:
         return verb(body, fds)
 
     def do_arena(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        self.arenas[body["name"]] = open_arena(fds[0], body["size"], self.device)
+        try:
+            self.arenas[body["name"]] = open_arena(fds[0], body["size"], self.device)
+        finally:
+            for fd in fds:
+                os.close(fd)
         return {}
 
     def do_make(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -196,7 +201,7 @@ class Runner:
         copies = self._copies(body["key"], body["copies"])
         arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
         place = Place.at(body["pristine"], body["block"], body["calls"])
-        arena = self.arenas["timing"]
+        arena = self.arenas[timing_arena(body["case"])]
         self._layouts[body["case"]] = (place, arguments)
         if self.device.type == "cpu":
             self.slots[body["case"]] = [
@@ -248,8 +253,9 @@ class Runner:
 
     def do_fill(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Give the eager slots of a case the pristine values again."""
+        arena = self.arenas[timing_arena(body["case"])]
         for index, slot in enumerate(self.slots[body["case"]]):
-            for name, value in self._slot(self.arenas["timing"], *self._layouts[body["case"]], index).items():
+            for name, value in self._slot(arena, *self._layouts[body["case"]], index).items():
                 slot[name].copy_(value)
         self._settle()
         return {}
@@ -269,7 +275,7 @@ class Runner:
         """Copy the outputs of the last timed call to the timing arena; asked for only after it was timed."""
         for value, place in zip(self.last, body["outputs"], strict=False):
             if plain_tensor(value) is None and prod(_size(value)) * _dtype(value).itemsize == place["bytes"]:
-                self._copy(value, place["at"], place["bytes"], "timing")
+                self._copy(value, place["at"], place["bytes"], timing_arena(body["case"]))
         self._settle()
         return {}
 
@@ -280,18 +286,21 @@ class Runner:
     def do_eager(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Slots for eager timing on a GPU of what can't be captured."""
         recipe = self.modules[body["key"]][0]
-        forward = self._build(recipe)
+        forward, arena = self._build(recipe), self.arenas[timing_arena(body["case"])]
         arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
         place = Place.at(body["pristine"], body["block"], body["calls"])
         self._layouts[body["case"]] = (place, arguments)
         self.slots[body["case"]] = [
-            {"forward": forward, **self._slot(self.arenas["timing"], place, arguments, i)}
-            for i in range(min(place.calls, 16))
+            {"forward": forward, **self._slot(arena, place, arguments, i)} for i in range(min(place.calls, 16))
         ]
         return {}
 
     def do_drop(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.drop(body["case"])
+        arena = self.arenas.pop(timing_arena(body["case"]), None)
+        if arena is not None:
+            self._settle()
+            arena.close()
         return {}
 
     def drop(self, case: str) -> None:
@@ -300,6 +309,12 @@ class Runner:
         if timer is not None:
             timer.drop()
         self.slots.pop(case, None)
+        self._layouts.pop(case, None)
+
+
+def timing_arena(case: str) -> str:
+    """Name of the arena that holds a case's timing inputs."""
+    return f"timing/{case}"
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:

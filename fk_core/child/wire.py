@@ -20,6 +20,8 @@ HEADER = struct.Struct("<4sHHIIQQ")
 MAGIC = b"FKW1"
 MAX_BODY = 4 << 20
 MAX_FDS = 16
+_MOST_HELD = 2 * MAX_FDS
+"""Descriptors that may wait for their frame: more means that the other side floods this process with them."""
 
 REQUEST, REPLY, ERROR = 1, 2, 3
 
@@ -44,6 +46,12 @@ class Frame:
     def __init__(self, kind: int, nonce: int, seq: int, body: dict[str, Any], fds: list[int]) -> None:
         self.kind, self.nonce, self.seq, self.body, self.fds = kind, nonce, seq, body, fds
 
+    def close_fds(self) -> None:
+        """Close the descriptors that came along, where nobody wants them."""
+        fds, self.fds = self.fds, []
+        for fd in fds:
+            os.close(fd)
+
 
 class Channel:
     """A connected Unix stream socket that carries frames. Not thread-safe: one owner at a time."""
@@ -59,10 +67,13 @@ class Channel:
         return self.sock.fileno()
 
     def close(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
-        self._fds = []
+        self._drop_fds()
         self.sock.close()
+
+    def _drop_fds(self) -> None:
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
 
     # -- the asking side -------------------------------------------------------------------------------------------
 
@@ -85,6 +96,7 @@ class Channel:
     def answer(self, nonce: int, seq: int, *, timeout_s: float) -> Frame:
         frame = self.receive(timeout_s=timeout_s)
         if frame.kind not in (REPLY, ERROR) or frame.nonce != nonce or frame.seq != seq:
+            frame.close_fds()
             raise ProtocolError("the child sent a frame that answers no request")
         return frame
 
@@ -96,8 +108,16 @@ class Channel:
     # -- both ------------------------------------------------------------------------------------------------------
 
     def receive(self, *, timeout_s: float | None = None) -> Frame:
-        """Wait for one whole frame."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        """Wait for one whole frame. After a ``ProtocolError`` other than ``TimedOut`` the channel is of no more use."""
+        try:
+            return self._receive(None if timeout_s is None else time.monotonic() + timeout_s)
+        except TimedOut:
+            raise
+        except ProtocolError:
+            self._drop_fds()
+            raise
+
+    def _receive(self, deadline: float | None) -> Frame:
         self._fill(HEADER.size, deadline)
         magic, kind, flags, length, n_fds, nonce, seq = HEADER.unpack_from(self._buffer)
         if magic != MAGIC or flags or kind not in (REQUEST, REPLY, ERROR) or length > MAX_BODY or n_fds > MAX_FDS:
@@ -107,18 +127,24 @@ class Channel:
         del self._buffer[: HEADER.size + length]
         if len(self._fds) < n_fds:
             raise ProtocolError("a frame announced more descriptors than came")
-        fds, self._fds = self._fds[:n_fds], self._fds[n_fds:]
         try:
-            body = json.loads(raw)
+            body = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise ProtocolError("frame body is not JSON") from error
         if not isinstance(body, dict):
             raise ProtocolError("frame body is not an object")
+        fds, self._fds = self._fds[:n_fds], self._fds[n_fds:]
         return Frame(kind, nonce, seq, body, fds)
 
     def pending(self) -> bool:
         """Whether bytes wait that nobody asked for."""
-        return bool(self._buffer) or bool(select.select([self.sock], [], [], 0)[0])
+        return bool(self._buffer) or self._readable(0.0)
+
+    def _readable(self, wait_s: float) -> bool:
+        # poll, since select refuses descriptors above 1023, which a server with many clients has.
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(wait_s * 1000))
 
     def _send(self, kind: int, nonce: int, seq: int, body: dict[str, Any], fds: tuple[int, ...]) -> None:
         raw = json.dumps(body, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
@@ -136,10 +162,12 @@ class Channel:
     def _fill(self, size: int, deadline: float | None) -> None:
         while len(self._buffer) < size:
             wait = None if deadline is None else deadline - time.monotonic()
-            if wait is not None and (wait <= 0 or not select.select([self.sock], [], [], wait)[0]):
+            if wait is not None and (wait <= 0 or not self._readable(wait)):
                 raise TimedOut("no answer in time")
             try:
-                data, ancillary, flags, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(MAX_FDS * 4))
+                data, ancillary, flags, _ = self.sock.recvmsg(
+                    1 << 16, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
+                )
             except (ConnectionError, OSError) as error:
                 raise Closed("the other side is gone") from error
             for level, kind, raw in ancillary:
@@ -149,9 +177,15 @@ class Channel:
                     self._fds.extend(got)
             if flags & socket.MSG_CTRUNC:
                 raise ProtocolError("descriptors were cut off")
+            if len(self._fds) > _MOST_HELD:
+                raise ProtocolError(f"more than {_MOST_HELD} descriptors came that belong to no frame")
             if not data:
                 raise Closed("the other side closed the channel")
             self._buffer += data
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
