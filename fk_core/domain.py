@@ -44,10 +44,9 @@ def declared(source: str, spec: TaskSpec) -> Domain:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return EVERYTHING
-    found = None
+    found: ast.Assign | None = None
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(t, ast.Name) and t.id == "SUPPORTS" for t in targets):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SUPPORTS" for t in node.targets):
             found = node
     if found is None:
         return EVERYTHING
@@ -74,7 +73,7 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
         elif not isinstance(key, str) or key not in known:
             raise BadDomain(f"SUPPORTS names {key!r}; the dimensions of {spec.name} are {', '.join(sorted(known))}")
         elif isinstance(allowed, tuple) and len(allowed) == 2 and all(_whole(v) for v in allowed):
-            ranges[key] = (int(allowed[0]), int(allowed[1]))  # type: ignore[call-overload]
+            ranges[key] = (int(allowed[0]), int(allowed[1]))
         elif isinstance(allowed, list) and allowed and all(_whole(v) for v in allowed):
             if key in rows:
                 raise BadDomain(

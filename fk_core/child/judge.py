@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fk_core.child import compare, inputs
 from fk_core.child.arena import Arena, Cursor, create_arena
-from fk_core.child.baselines.base import BaselineUnusable, Provider, production, provider
+from fk_core.child.baselines.base import BaselineUnusable, Provider, provider
 from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, passed_init
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.judge_timing import TimingDesk
@@ -116,7 +116,7 @@ class Job:
         if body.get("brief"):
             # For a trusted twin: the cases themselves, which come first and refer to nothing.
             self.probes = [p for p in self.probes if p.case_id is not None and p.distribution == "normal"]
-        self.provider = self._provider(body.get("provider", ""))
+        self.providers = self._choose(body.get("provider", ""))
         self.planted = PlantedGroup() if body.get("plant") else None
         self.runner = Runner(device, self._build)
         self.modules: dict[str, dict[str, Any]] = {}
@@ -146,27 +146,45 @@ class Job:
             self.timing.drop(case_id)
         self.arena.close()
 
-    def _provider(self, name: str) -> Provider:
-        if name:
-            return provider(name)
-        first = next(iter(self.cases.values()))
-        found = production(
-            self.task["name"],
-            first["entry"],
-            first["form"],
-            first["dtype"],
-            self.device.type,
-            self.task["baselines"],
-        )
-        if found is None:
-            raise BaselineUnusable(f"none of {', '.join(self.task['baselines'])} is installed and has this kernel")
-        return found
+    def _choose(self, name: str) -> dict[tuple[str, str], Provider]:
+        """The baseline of each class and dtype: the named provider, or the first installed one that has the kernels."""
+        forms: dict[tuple[str, str], set[str]] = {}
+        for case in self.cases.values():
+            forms.setdefault((case["entry"], case["dtype"]), set()).add(case["form"])
+        chosen = {}
+        order = [name] if name else ["torch_eager"] if self.device.type == "cpu" else self.task["baselines"]
+        for (entry, dtype), needed in forms.items():
+            able = [
+                p
+                for p in map(provider, order)
+                if p.installed()
+                and all(p.supports(self.task["name"], entry, form, dtype, self.device.type) for form in needed)
+            ]
+            if not able:
+                raise BaselineUnusable(
+                    f"none of {', '.join(order)} is installed and has {self.task['name']} {entry} in {dtype}"
+                )
+            chosen[entry, dtype] = able[0]
+        return chosen
+
+    @property
+    def baseline(self) -> dict[str, str]:
+        """Name, what it runs and version of the baselines, joined where cases of other dtypes have another one."""
+        used = list(dict.fromkeys(self.providers.values()))
+        return {
+            "name": " and ".join(p.name for p in used),
+            "what": "; ".join(p.what(self.task["name"]) for p in used),
+            "version": ", ".join(p.installed() or "" for p in used),
+        }
 
     def _build(
         self, entry: str, init: dict[str, Any], state: dict[str, Tensor], dtype: torch.dtype, device: torch.device
     ) -> Forward:
         full = {**init_defaults(self.task["entries"][entry]["init"]), **init}
-        forward = self.provider.build(self.task["name"], entry, full, state, dtype, device)
+        found = self.providers.get((entry, str(dtype).removeprefix("torch.")))
+        if found is None:
+            raise BaselineUnusable(f"no case has {entry} in {dtype}, so no baseline was chosen for it")
+        forward = found.build(self.task["name"], entry, full, state, dtype, device)
         return forward if self.planted is None else self.planted(forward)
 
     def key_of(self, call: Call) -> str:
@@ -215,11 +233,7 @@ class Job:
             ],
             "arena": {"size": self.arena.size},
             "builds": self._builds() if self.device.type == "cuda" else [],
-            "baseline": {
-                "name": self.provider.name,
-                "what": self.provider.what(self.task["name"]),
-                "version": self.provider.installed() or "",
-            },
+            "baseline": self.baseline,
             "fds": [self.arena.export()],
         }
 
@@ -461,7 +475,9 @@ class Job:
                     wrong.append(second)
         note = ""
         if skipped:
-            note = f"the production baseline {self.provider.name} gets {', '.join(skipped)} of this call wrong itself"
+            note = (
+                f"the production baseline {self.baseline['name']} gets {', '.join(skipped)} of this call wrong itself"
+            )
         return wrong, note
 
     def _recheck(self) -> str:

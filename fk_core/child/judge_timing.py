@@ -12,11 +12,10 @@ from torch import Tensor
 
 from fk_core.child import compare, inputs, kernels
 from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena
-from fk_core.child.baselines.base import provider
 from fk_core.child.calls import Call, make_call, output_layout, state_shapes
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.formulas import evaluate
-from fk_core.child.runner import Runner, timing_arena
+from fk_core.child.runner import timing_arena
 from fk_core.child.timing import Place
 
 if TYPE_CHECKING:
@@ -34,22 +33,21 @@ class TimingDesk:
     def __init__(self, job: Job, ceilings: Ceilings) -> None:
         self.job, self.ceilings, self.device = job, ceilings, job.device
         self.cases: dict[str, dict[str, Any]] = {}
-        self.others: dict[str, Runner] = {}
 
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
         if do == "timing":
             return self.open_case(body["case"], body["layouts"], body["batch_us"])
         if do == "time":
-            return self._runner(body).do_time(self._order(body) | {"seeds": body["seeds"], "plain": body["plain"]}, [])
+            return self.job.runner.do_time(self._order(body) | {"seeds": body["seeds"], "plain": body["plain"]}, [])
         if do == "turn":
-            return self._runner(body).do_turn(body, [])
+            return self.job.runner.do_turn(body, [])
         if do == "eager":
-            return self._runner(body).do_eager(self._order(body), [])
+            return self.job.runner.do_eager(self._order(body), [])
         if do == "loop":
-            return self._runner(body).do_loop(body, [])
+            return self.job.runner.do_loop(body, [])
         if do == "fill":
-            return self._runner(body).do_fill(body, [])
+            return self.job.runner.do_fill(body, [])
         if do == "refill":
             return self.refill(body["case"])
         if do == "audit":
@@ -108,7 +106,8 @@ class TimingDesk:
             "do": "time",
             "case": case_id,
             "key": key,
-            "copies": 1 if self.device.type == "cpu" else calls,
+            # More copies than calls: each layout picks its own, so that their addresses change, too.
+            "copies": 1 if self.device.type == "cpu" else calls + calls // 2,
             "arguments": arguments,
             "pristine": 0,
             "block": block,
@@ -239,29 +238,8 @@ class TimingDesk:
                 return {"wrong": 1, "judgement": found.as_dict(), "output": name}
         return {"wrong": 0}
 
-    def _runner(self, body: dict[str, Any]) -> Runner:
-        """The baseline's runner, or that of another provider that is timed beside it."""
-        name = body.get("provider", "")
-        if not name or name == self.job.provider.name:
-            return self.job.runner
-        if name not in self.others:
-            source, task = provider(name), self.job.task
-
-            def build(entry: str, init: dict[str, Any], state: Any, dtype: torch.dtype, device: torch.device) -> Any:
-                full = {p["name"]: p["default"] for p in task["entries"][entry]["init"] if p["has_default"]} | init
-                return source.build(task["name"], entry, full, state, dtype, device)
-
-            self.others[name] = Runner(self.device, build)
-        runner = self.others[name]
-        case = self.cases[body["case"]]
-        runner.arenas |= {"main": self.job.arena, timing_arena(body["case"]): case["ours"]}
-        if case["key"] not in runner.modules:
-            runner.do_make(self.job.modules[case["key"]], [])
-        return runner
-
     def drop(self, case_id: str) -> dict[str, Any]:
-        for runner in (self.job.runner, *self.others.values()):
-            runner.do_drop({"case": case_id}, [])
+        self.job.runner.do_drop({"case": case_id}, [])
         case = self.cases.pop(case_id, None)
         if case:
             if self.device.type == "cuda":

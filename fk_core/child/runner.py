@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
@@ -233,7 +234,10 @@ class Runner:
     def _copies(self, key: str, count: int) -> list[Forward]:
         """Modules with weights of their own, so that the weights of one call are not in cache for the next."""
         kept = self.copies.setdefault(key, [])
+        gaps = []
         while len(kept) < count:
+            # A gap of another size before each, so that they do not lie in one row of memory.
+            gaps.append(torch.empty(random.randrange(1, 64) * 512, dtype=torch.uint8, device=self.device))
             kept.append(self._build(self.modules[key][0]))
         return kept[:count]
 
