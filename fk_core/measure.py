@@ -11,7 +11,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,10 +87,18 @@ class Stopwatch:
     """Times all cases of one trial."""
 
     def __init__(
-        self, trial: Trial, judge: JudgeSession, timing: Timing, floor: float, cpu: bool, progress: Progress
+        self,
+        trial: Trial,
+        judge: JudgeSession,
+        timing: Timing,
+        floor: float,
+        cpu: bool,
+        progress: Progress,
+        throttled: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        """``throttled`` names what holds the device's clocks down at the moment; such a case is timed once more."""
         self.trial, self.judge, self.t, self.floor, self.cpu = trial, judge, timing, floor, cpu
-        self.progress, self.random = progress, trial.random
+        self.progress, self.random, self.throttled = progress, trial.random, throttled
         self._keys: dict[str, str] = {}
         self._groups: list[list[CaseSpec]] = []
         self._laid: list[_Laid] = []
@@ -113,6 +121,8 @@ class Stopwatch:
                     self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
                     self.time(p)
             for p in prepared:
+                if p.layouts:
+                    self._audit(p)
                 self.judge.ask("drop", case=p.timing.case.id)
                 self.trial.ask({"do": "drop", "case": p.timing.case.id}, _Done)
             done += [p.timing for p in prepared]
@@ -159,6 +169,7 @@ class Stopwatch:
             raise stream_fault(case.id, claim.reason)
         if claim.capturable:
             self._inspect(claim, prepared)
+            self._audit(prepared)
         if not claim.capturable or not laid.graph_baseline:
             self.trial.ask({**order, "do": "eager"}, _Done)
             self.judge.ask("eager", case=case.id)
@@ -183,15 +194,19 @@ class Stopwatch:
         self._check()
         if self.cpu:
             self._time_cpu(p)
-        elif p.layouts and p.graph_baseline:
-            self._time_gated(p)
         else:
-            self._time_eager(p)
+            how = self._time_gated if p.layouts and p.graph_baseline else self._time_eager
+            how(p)
+            reasons = self.throttled()
+            if reasons:
+                how(p)
+                again = self.throttled()
+                held = f"clocks were held down ({', '.join(reasons)})"
+                p.timing.notes.append(f"{held}; timed again" + (f", and still: {', '.join(again)}" if again else ""))
 
     def _time_gated(self, p: _Prepared) -> None:
         timing, case = p.timing, p.timing.case.id
         timing.mode = "gate nodes"
-        self._audit(p)
         began = time.monotonic()
         rounds: list[tuple[int, float]] = []
         seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
@@ -219,7 +234,6 @@ class Stopwatch:
                 break
         self._conclude(timing, rounds, seen, over)
         timing.plain = self._plain(p)
-        self._audit(p)
 
     def _draws(self, count: int) -> list[int]:
         return self.random.sample(range(count), count)

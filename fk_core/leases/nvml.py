@@ -35,6 +35,21 @@ class Load:
     """Share of the last sampling period in which a kernel ran, 0 to 1; None where the driver does not say (MIG)."""
 
 
+THROTTLES = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+"""Clock event reasons that spoil a measurement (nvmlClocksEventReasons); a software power cap (0x4) only marks it."""
+POWER_CAP = 0x4
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Clocks now, and what holds them down."""
+
+    sm_mhz: int | None
+    memory_mhz: int | None
+    throttled: tuple[str, ...]
+    power_capped: bool
+
+
 @dataclass(frozen=True)
 class GpuProcess:
     pid: int
@@ -67,6 +82,9 @@ class Nvml:
 
     def load(self, uuid: str) -> Load:
         return self._ask(f"reading the load of {uuid}", lambda: self._load(uuid))
+
+    def clocks(self, uuid: str) -> Clocks:
+        return self._ask(f"reading the clocks of {uuid}", lambda: self._clocks(uuid))
 
     def _devices(self) -> list[Device]:
         api = self._api
@@ -113,6 +131,13 @@ class Nvml:
         memory = self._optional(lambda: self._api.nvmlDeviceGetMemoryInfo(handle))
         rates = self._optional(lambda: self._api.nvmlDeviceGetUtilizationRates(handle))
         return Load(None if memory is None else int(memory.used), None if rates is None else rates.gpu / 100)
+
+    def _clocks(self, uuid: str) -> Clocks:
+        api, handle = self._api, self._handle(uuid)
+        sm = self._optional(lambda: api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_SM))
+        memory = self._optional(lambda: api.nvmlDeviceGetClockInfo(handle, api.NVML_CLOCK_MEM))
+        mask = self._optional(lambda: api.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+        return Clocks(sm, memory, tuple(said for bit, said in THROTTLES.items() if mask & bit), bool(mask & POWER_CAP))
 
     def _handle(self, uuid: str) -> Any:
         return self._api.nvmlDeviceGetHandleByUUID(uuid)

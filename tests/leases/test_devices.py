@@ -47,6 +47,15 @@ class Driver:
         if self.fault is not None:
             raise self.fault
 
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+    reasons = 0
+
+    def nvmlDeviceGetClockInfo(self, handle: str, which: int) -> int:
+        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[which]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:
+        return self.reasons
+
     def nvmlSystemGetDriverVersion(self) -> bytes:
         return b"580.65.06"
 
@@ -276,3 +285,21 @@ def test_discovery_here_needs_neither_torch_nor_a_gpu() -> None:
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
     assert discover()[-1] == cpu_device()
+
+
+@pytest.mark.parametrize(
+    ("mask", "throttled", "capped"),
+    [
+        (0x0, (), False),
+        (0x1, (), False),
+        (0x4, (), True),
+        (0x8 | 0x40, ("hardware slowdown", "hardware thermal"), False),
+        (0x20 | 0x80 | 0x4, ("software thermal", "power brake"), True),
+    ],
+)
+def test_what_holds_the_clocks_down_is_named(mask: int, throttled: tuple[str, ...], capped: bool) -> None:
+    driver = Driver(["GPU-a"])
+    driver.reasons = mask
+    found = Nvml(driver).clocks("GPU-a")
+    assert (found.sm_mhz, found.memory_mhz) == (1980, 3201)
+    assert (found.throttled, found.power_capped) == (throttled, capped)
