@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
-from fk_core.errors import BadPath, RequestError
+from fk_core.errors import BadPath, FkError, HarnessError, JournalError, RequestError
 from fk_core.leases import base as lease_base
 from fk_core.leases.devices import resolve, survey
 from fk_core.leases.status import gpu_status
@@ -27,8 +28,10 @@ from fk_core.records.report import ValidateReport, ValidateRequest
 from fk_core.records.task import TaskSpec
 from fk_core.sandbox import sweep
 from fk_core.settings import Settings, load
-from fk_core.source_check import check_source
+from fk_core.source_check import Problem, check_source
 from fk_core.tracking.journal import Journal
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float | None], None]
 
@@ -49,6 +52,7 @@ class Harness:
         self._lock = threading.Lock()
         self._desks: dict[str, Desk] = {}
         self._run: sweep.Run | None = None
+        self._closed = threading.Event()
 
     def __enter__(self) -> Harness:
         return self
@@ -58,11 +62,15 @@ class Harness:
 
     def close(self) -> None:
         """End every process that was started; finished results are in the journal already."""
+        self._closed.set()
         with self._lock:
             desks, self._desks = list(self._desks.values()), {}
-            run, self._run = self._run, None
+        for desk in desks:
+            desk.closing.set()
         for desk in desks:
             desk.close()
+        with self._lock:
+            run, self._run = self._run, None
         if run is not None:
             run.close()
 
@@ -71,18 +79,40 @@ class Harness:
 
     def desk(self, device: Device) -> Desk:
         """The desk of a device; its processes start on first use."""
+        self._scratch()
         with self._lock:
-            if self._run is None:
-                sweep.sweep(self.settings)
-                self._run = sweep.Run(self.settings)
+            if self._closed.is_set():
+                raise HarnessError("the harness is closed", hint="Make a new one")
             if device.uuid not in self._desks:
-                self._desks[device.uuid] = Desk(self.settings, device, self._run)
+                self._desks[device.uuid] = Desk(self.settings, device, self._scratch)
             return self._desks[device.uuid]
 
+    def _scratch(self) -> sweep.Run:
+        """This harness's part of the scratch directory, made anew if somebody has removed it."""
+        with self._lock:
+            if self._closed.is_set():
+                raise HarnessError("the harness is closed", hint="Make a new one")
+            try:
+                if self._run is None:
+                    sweep.sweep(self.settings)
+                    self._run = sweep.Run(self.settings)
+                elif not self._run.path.is_dir():
+                    log.warning("%s vanished; it is made anew", self._run.path)
+                    self._run.close()
+                    self._run = sweep.Run(self.settings)
+            except OSError as error:
+                raise HarnessError(
+                    f"no scratch directory could be made in {self.settings.scratch_dir}: {error.strerror}",
+                    hint="Check free space and permissions of FK_HOME",
+                ) from error
+            return self._run
+
     def warm(self) -> None:
-        """Start zygote and judge of the default device, and measure the machine's floor if nobody has."""
+        """Start zygote and judge of the default device, in turn and under a shared lease as any other work on it."""
         device = self.device()
-        self.desk(device).warm()
+        desk = self.desk(device)
+        with desk.turn(self._closed), self.leases.acquire(device, purpose="warm up", cancel=self._closed):
+            desk.warm(lambda: len(self.leases.queue(device.uuid).holders) <= 1)
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +161,15 @@ class Harness:
         return stub.model_copy(update={"written_to": str(path)})
 
     def gpu_status(self) -> GpuStatus:
-        return gpu_status(self.settings, self.leases, found=survey())
+        with self._lock:
+            desks = list(self._desks.values())
+        return gpu_status(
+            self.settings,
+            self.leases,
+            found=survey(),
+            quarantined={desk.device.uuid: desk.quarantined for desk in desks if desk.quarantined},
+            using={pid for desk in desks for pid in desk.pids},
+        )
 
     def doctor(self, progress: Progress = _quiet) -> DoctorReport:
         return examine(self, progress)
@@ -163,7 +201,11 @@ class Harness:
         found = self.journal.find_identical(self.identity(request, spec, device))
         if found is None:
             return None
-        _, report = self.journal.read(found)
+        try:
+            _, report = self.journal.read(found)
+        except JournalError as error:
+            log.warning("the recorded answer %s can't be read, so it is worked out anew: %s", found, error)
+            return None
         return None if report is None else report.model_copy(update={"identical_to": found})
 
     def validate(
@@ -190,14 +232,26 @@ class Harness:
         attempt_id = self.journal.begin(request, self.identity(request, spec, device))
         if begun is not None:
             begun(attempt_id)
-        if problems:
-            report = validation.rejected_text(hearing, problems, self.settings)
-        else:
-            seed = int.from_bytes(os.urandom(8), "little") >> 1
-            report = validation.validate(
-                hearing, self.desk(device), self.leases, self.settings, progress, cancel, seed=seed
-            )
-        report = report.model_copy(update={"attempt_id": attempt_id})
-        self.journal.finish(attempt_id, report)
+        report = self._judged(hearing, problems, progress, cancel).model_copy(update={"attempt_id": attempt_id})
+        try:
+            self.journal.finish(attempt_id, report)
+        except JournalError as error:
+            raise JournalError(f"{error.message}; the verdict was: {report.summary}", hint=error.hint) from error
         self.floors.note_times(device, spec, report)
         return report
+
+    def _judged(
+        self,
+        hearing: validation.Hearing,
+        problems: list[Problem],
+        progress: Progress,
+        cancel: threading.Event | None,
+    ) -> ValidateReport:
+        if problems:
+            return validation.rejected_text(hearing, problems, self.settings)
+        try:
+            desk = self.desk(hearing.device)
+        except FkError as error:
+            return validation.refused(hearing, error, self.settings)
+        seed = int.from_bytes(os.urandom(8), "little") >> 2
+        return validation.validate(hearing, desk, self.leases, self.settings, progress, cancel, seed=seed)

@@ -52,7 +52,7 @@ class JudgeSession:
         try:
             frame = self._answer(ticket, do, began + ANSWER_S)
         finally:
-            self.detail[f"judge {do}"] += time.monotonic() - began
+            self.detail[f"judge {do}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats
         if frame.kind == wire.ERROR:
             raise self._fault(do, frame.body.get("exception") or {})
         return frame
@@ -129,7 +129,7 @@ class JudgeSession:
                 f"{self.desk.device.uuid} failed while the judge did {do!r}: {said}",
                 hint="Run nvidia-smi and look for Xid errors in dmesg",
             )
-        if self._task_file and self._task_file in trace or kind == "OracleError":
+        if (self._task_file and self._task_file in trace) or kind == "OracleError":
             return TaskBroken(
                 f"the task's own code failed while the judge did {do!r}: {said}",
                 hint=f"Mend {self._task_file}; the candidate is not to blame. {trace[-800:]}".strip(),

@@ -1,78 +1,57 @@
-"""One validation from request to report; read it as its own table of contents."""
+"""One validation from request to report; read :class:`Validation` as its own table of contents."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import threading
+import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
-from fk_core import prebuild, verdict
-from fk_core.desk import Desk, JudgeSession
-from fk_core.errors import Cancelled, FkError, LeaseTimeout, MachineError
-from fk_core.leases.base import Lease, LeaseBackend
-from fk_core.measure import CaseTiming, Stopwatch
-from fk_core.records.claims import Findings
-from fk_core.records.device import Device, Holder
-from fk_core.records.report import (
-    CaseReport,
-    Deploy,
-    Evidence,
-    Machine,
-    Outcome,
-    Seconds,
-    ValidateReport,
-    ValidateRequest,
-    blame_of,
+from fk_core import blame, prebuild
+from fk_core.child.wire import Frame
+from fk_core.conclude import conclude, machine
+from fk_core.desk import Desk
+from fk_core.errors import (
+    Cancelled,
+    FkError,
+    HarnessError,
+    JudgeDied,
+    LeaseTimeout,
+    MachineError,
+    TaskBroken,
+    ZygoteDied,
 )
-from fk_core.records.task import CaseSpec, TaskSpec
+from fk_core.hearing import Hearing
+from fk_core.judge_session import JudgeSession
+from fk_core.leases.base import Lease, LeaseBackend
+from fk_core.leases.devices import shared_nvml
+from fk_core.leases.foreign import Registry
+from fk_core.measure import Stopwatch
+from fk_core.neighbours import Contended, Neighbours, strangers
+from fk_core.records.claims import Findings
+from fk_core.records.device import Holder
+from fk_core.records.report import Outcome, ValidateReport
 from fk_core.sandbox import sweep
 from fk_core.sandbox.launch import Child
 from fk_core.settings import Settings
 from fk_core.source_check import Problem
+from fk_core.stop import Stop
 from fk_core.trial import CandidateFault, Progress, Trial
+
+__all__ = ["Hearing", "refused", "rejected_text", "validate"]
+
+log = logging.getLogger(__name__)
 
 Spawn = Callable[[], tuple[Child, Path]]
 
-
-@dataclass
-class Hearing:
-    """All that a validation collects on its way to the report."""
-
-    request: ValidateRequest
-    spec: TaskSpec
-    cases: list[CaseSpec]
-    device: Device
-    reports: dict[str, CaseReport] = field(default_factory=dict)
-    outcome: Outcome = Outcome.PASSED
-    reason: str = ""
-    evidence: list[Evidence] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    measured: list[CaseTiming] = field(default_factory=list)
-    flags: dict[str, bool] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    detail: dict[str, float] = field(default_factory=dict)
-    baseline: str = ""
-    log_tail: str = ""
-    sandbox: str = ""
-    floor: float = 0.0
-    machine: Machine | None = None
-
-    def __post_init__(self) -> None:
-        self.reports = {
-            c.id: CaseReport(id=c.id, outcome=Outcome.NOT_RUN, reason="not reached", calls=c.calls) for c in self.cases
-        }
-
-    @contextlib.contextmanager
-    def clock(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+TRIES = 2
+"""A fault of the harness is tried once more, in the open: the report says so."""
+_ROOM_BYTES = 16 << 20
+"""Free space of FK_HOME without which no candidate is started."""
 
 
 def validate(
@@ -81,159 +60,24 @@ def validate(
     leases: LeaseBackend,
     settings: Settings,
     progress: Progress,
-    cancel: threading.Event | None,
+    cancel: Event | None,
     *,
     spawn: Spawn | None = None,
     provider: str = "",
     plant: bool = False,
     seed: int,
 ) -> ValidateReport:
-    """Run the candidate on every case and decide. What goes wrong ends up in the report, not as an exception,
-    except ``Cancelled`` and faults of the harness before a device was held.
+    """Run the candidate on every case and decide. Whatever goes wrong ends up in the report, not as an exception.
 
     ``spawn`` starts another process than the candidate (a twin); ``provider`` names another baseline than the first;
     ``plant`` slows the baseline down by about 3%.
     """
     began = time.monotonic()
-    try:
-        with hearing.clock("queue"):
-            progress("waiting for the device", None)
-            lease = leases.acquire(
-                hearing.device,
-                "shared",
-                purpose=f"validate {hearing.spec.name}",
-                cancel=cancel,
-                on_wait=lambda place, holders: progress(_waiting(place, holders), None),
-            )
-        with lease:
-            try:
-                _on_the_device(hearing, desk, lease, settings, progress, cancel, spawn, provider, plant, seed)
-            finally:
-                hearing.seconds["gpu_exclusive"] = lease.exclusive_s
-                hearing.seconds["queue"] = lease.waited_s
-    except Cancelled:
-        hearing.outcome, hearing.reason = Outcome.CANCELLED, "cancelled by the caller"
-    except LeaseTimeout as error:
-        hearing.outcome, hearing.reason = Outcome.NO_GPU_IN_TIME, str(error)
-    except MachineError as error:
-        hearing.outcome, hearing.reason = Outcome.GPU_FAULT, str(error)
-    except FkError as error:
-        hearing.outcome, hearing.reason = Outcome.HARNESS_FAULT, str(error)
+    with Stop(cancel, desk.closing) as stop:
+        Validation(hearing, desk, leases, settings, progress, stop, spawn, provider, plant, seed).run()
+    hearing.machine = machine(hearing, desk.versions)
     hearing.seconds["total"] = time.monotonic() - began
     return conclude(hearing, settings)
-
-
-def _on_the_device(
-    h: Hearing,
-    desk: Desk,
-    lease: Lease,
-    settings: Settings,
-    progress: Progress,
-    cancel: threading.Event | None,
-    spawn: Spawn | None,
-    provider: str,
-    plant: bool,
-    seed: int,
-) -> None:
-    with h.clock("build"):
-        progress("starting", None)
-        desk.warm()
-        child, scratch = (spawn or (lambda: desk.candidate(h.request.source, allow=list(h.request.allow))))()
-    h.sandbox = child.level or ""
-    watcher = _Watcher(child, cancel)
-    try:
-        with desk.session(cancel) as judge:
-            _trial(
-                h, desk, child, scratch, judge, lease, settings, progress, cancel, provider, plant, seed, spawn is None
-            )
-    except CandidateFault as fault:
-        _fail(h, fault)
-    finally:
-        watcher.stop()
-        h.log_tail = _quoted(child.log_tail())
-        child.kill()
-        sweep.remove(scratch)
-        h.machine = _machine(desk, h)
-
-
-def _trial(
-    h: Hearing,
-    desk: Desk,
-    child: Child,
-    scratch: Path,
-    judge: JudgeSession,
-    lease: Lease,
-    settings: Settings,
-    progress: Progress,
-    cancel: threading.Event | None,
-    provider: str,
-    plant: bool,
-    seed: int,
-    spawned: bool,
-) -> None:
-    trial = Trial(child, scratch, judge, settings, cancel)
-    try:
-        with h.clock("build"):
-            progress("building", None)
-            opening = judge.post(
-                "open",
-                task=h.spec.model_dump(mode="json"),
-                cases=[c.model_dump(mode="json") for c in h.cases],
-                seed=seed,
-                provider=provider,
-                plant=plant,
-                brief=not spawned,
-            )
-            loading = trial.begin_load(list(dict.fromkeys(c.entry for c in h.cases)))
-            opened = judge.collect_frame(opening, "open")
-            h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
-            stopwatch = Stopwatch(trial, judge, settings.timing, h.floor, h.device.kind == "cpu", progress)
-            keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
-            # Kernels are compiled and the baseline is captured while the candidate starts: none waits for another.
-            ahead = None
-            if spawned and prebuild.worthwhile(h.request.source, desk):
-                ahead = prebuild.Prebuild(desk, h.request.source, scratch, opened.body["builds"])
-            try:
-                stopwatch.plan(h.cases, keys)
-                trial.end_load(loading)
-            finally:
-                if ahead is not None:
-                    ahead.finish()
-            trial.open(opened)
-        with h.clock("correctness"):
-            trial.correctness(h.reports, progress)
-            h.flags = judge.ask("flags").body["flags"]
-        for case in h.cases:
-            h.reports[case.id] = h.reports[case.id].model_copy(update={"outcome": Outcome.PASSED, "reason": ""})
-        with h.clock("timing"):
-            h.measured = stopwatch.all_cases(lease)
-        trial.weigh(trial.ask({"do": "checkpoint", "where": "final"}, Findings))
-    finally:
-        h.warnings += trial.warnings
-        h.detail = {k: round(v, 4) for k, v in (trial.detail + judge.detail).items()}
-
-
-def _fail(h: Hearing, fault: CandidateFault) -> None:
-    h.outcome, h.reason, h.evidence = fault.outcome, fault.reason, fault.evidence
-    failed = [fault.case] if fault.case in h.reports else list(h.reports)[:1] if fault.mismatch else []
-    for case_id in failed:
-        judged = fault.judged.get("judgement") or {}
-        h.reports[case_id] = h.reports[case_id].model_copy(
-            update={
-                "outcome": fault.outcome,
-                "reason": fault.reason.splitlines()[0][:600],
-                "first_mismatch": fault.mismatch,
-                "max_abs_error": judged.get("max_abs_error"),
-                "max_error_ratio": judged.get("max_error_ratio"),
-            }
-        )
-    for case_id, report in h.reports.items():
-        if report.outcome is Outcome.PASSED and fault.outcome is Outcome.TAMPERED:
-            h.reports[case_id] = report.model_copy(
-                update={"outcome": Outcome.NOT_RUN, "reason": "not believed: see the evidence"}
-            )
-        elif report.outcome is Outcome.NOT_RUN:
-            h.reports[case_id] = report.model_copy(update={"reason": "not reached: the candidate failed before"})
 
 
 def rejected_text(hearing: Hearing, problems: list[Problem], settings: Settings) -> ValidateReport:
@@ -244,140 +88,240 @@ def rejected_text(hearing: Hearing, problems: list[Problem], settings: Settings)
     return conclude(hearing, settings)
 
 
-def conclude(h: Hearing, settings: Settings) -> ValidateReport:
-    """Decide, and write the report."""
-    passed = h.outcome is Outcome.PASSED
-    gpu = h.device.kind == "cuda"
-    decision = None
-    cases = list(h.reports.values())
-    if passed:
-        by_id = {m.case.id: m for m in h.measured}
-        cases = [verdict.case_report(c, by_id[c.id], settings.timing, h.floor) if c.id in by_id else c for c in cases]
-        decision = verdict.decide(
-            cases,
-            h.measured,
-            settings.timing,
-            h.floor,
-            correct=True,
-            gpu=gpu,
-            baseline=h.baseline,
-            trusted=h.sandbox in ("namespaces", "landlock+seccomp"),
+def refused(hearing: Hearing, error: FkError, settings: Settings) -> ValidateReport:
+    """The report where the harness could not even begin."""
+    hearing.ended(_outcome_of(error), str(error))
+    return conclude(hearing, settings)
+
+
+@dataclass
+class Validation:
+    h: Hearing
+    desk: Desk
+    leases: LeaseBackend
+    settings: Settings
+    progress: Progress
+    stop: Stop
+    spawn: Spawn | None
+    provider: str
+    plant: bool
+    seed: int
+    tried: int = 0
+
+    # -- what is tried, and what becomes of it ---------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Try, and try once more where the first failure was not, or not surely, the candidate's."""
+        alone = False
+        while True:
+            self.tried += 1
+            why, outcome = "", Outcome.HARNESS_FAULT
+            try:
+                self._try(alone=alone)
+                return
+            except blame.TryAgain as doubt:
+                why, alone = doubt.why, alone or doubt.alone
+            except CandidateFault as fault:
+                self.h.failed(fault)
+                return
+            except (JudgeDied, ZygoteDied, blame.CandidateLost) as error:
+                self.h.ended(outcome, str(error))
+                why = error.message
+            except FkError as error:
+                self.h.ended(_outcome_of(error), str(error))
+            except Exception as error:
+                # Whatever it is, the candidate is not to blame for it, and the caller gets a report.
+                log.exception("a validation failed")
+                self.h.ended(outcome, f"the harness failed with {type(error).__name__}: {error}")
+            if self.stop.why:
+                self._stopped()
+                return
+            if not why or self.tried >= TRIES:
+                return
+            log.warning("%s; tried once more", why)
+            self.h.begin()
+            self.h.warnings.append(f"{why}; this report is of a second try")
+
+    def _stopped(self) -> None:
+        if self.stop.why == "cancelled":
+            self.h.ended(Outcome.CANCELLED, "cancelled by the caller")
+        elif self.stop.why == "closed":
+            self.h.ended(Outcome.CANCELLED, "the harness was closed meanwhile")
+        else:
+            self._late()
+
+    def _late(self) -> None:
+        """The whole took too long: whoever used most of the time is to blame."""
+        limit = self.settings.limits.total_s
+        used = {who: sum(s for k, s in self.h.detail.items() if k.startswith(who)) for who in ("candidate", "judge")}
+        said = f"the validation took longer than {limit:g} s, {used['candidate']:.0f} s of them in the candidate"
+        if used["candidate"] > limit / 2:
+            self.h.failed(CandidateFault(Outcome.TIMED_OUT, said))
+        else:
+            self.h.ended(Outcome.HARNESS_FAULT, f"{said} and {used['judge']:.0f} s in the judge")
+
+    # -- one try: turn, lease, judge, candidate --------------------------------------------------------------------
+
+    def _try(self, *, alone: bool) -> None:
+        """The order matters: see ``fk_core.desk``."""
+        device, waiting = self.h.device, time.monotonic()
+        self.progress("waiting for the device", None)
+        with self.desk.turn(self.stop.event, lambda ahead: self.progress(f"waiting: {ahead} jobs are ahead", None)):
+            self.h.add("queue", time.monotonic() - waiting)
+            lease = self.leases.acquire(
+                device,
+                "exclusive" if alone else "shared",
+                purpose=f"validate {self.h.spec.name}",
+                cancel=self.stop.event,
+                on_wait=lambda place, holders: self.progress(_waiting(place, holders), None),
+                on_overdue=self.stop.late,
+            )
+            try:
+                with lease:
+                    self._on_the_device(lease)
+            finally:
+                self.h.add("gpu_exclusive", lease.exclusive_s)
+                self.h.add("queue", lease.waited_s)
+
+    def _on_the_device(self, lease: Lease) -> None:
+        with contextlib.ExitStack() as stack:
+            with self.h.clock("build"):
+                self.progress("starting", None)
+                judge = stack.enter_context(self.desk.session(self.stop.event, self._alone))
+                child, scratch = stack.enter_context(self._candidate())
+            trial = Trial(child, scratch, judge, self.settings, self.stop.event)
+            try:
+                self._trial(trial, judge, lease)
+            except CandidateFault as fault:
+                if self.stop.why:
+                    raise Cancelled("stopped") from fault
+                raise blame.reconsider(
+                    fault,
+                    child,
+                    scratch,
+                    self.settings.home,
+                    last=self.tried >= TRIES,
+                    shared=not self.desk.cpu and not self._alone(),
+                ) from fault
+            finally:
+                self.h.warnings += trial.warnings
+                self.h.detail = {k: round(v, 4) for k, v in (trial.detail + judge.detail).items()}
+
+    def _alone(self) -> bool:
+        """Whether nobody else, with a lease or without, is on the device."""
+        if len(self.leases.queue(self.h.device.uuid).holders) > 1:
+            return False
+        if self.desk.cpu:
+            return True
+        try:
+            return not strangers(Registry(self.settings), shared_nvml(), self.h.device.uuid, self.desk.pids)()
+        except MachineError:
+            return False
+
+    @contextlib.contextmanager
+    def _candidate(self) -> Iterator[tuple[Child, Path]]:
+        """The candidate's process, gone with all it started when the block ends."""
+        room = shutil.disk_usage(self.settings.home).free if self.settings.home.is_dir() else _ROOM_BYTES
+        if room < _ROOM_BYTES:
+            raise HarnessError(
+                f"the disk of FK_HOME ({self.settings.home}) has {room >> 20} MiB left; {_ROOM_BYTES >> 20} are needed",
+                hint="Make room there, then submit the same source again",
+            )
+        request = self.h.request
+        spawn = self.spawn or (lambda: self.desk.candidate(request.source, allow=list(request.allow)))
+        child, scratch = spawn()
+        self.h.sandbox = child.level or ""
+        try:
+            with self.stop.watching(child, self.settings.limits.total_s):
+                yield child, scratch
+        finally:
+            self.h.log_tail = _quoted(child.log_tail())
+            child.kill()
+            sweep.remove(scratch)
+
+    # -- the trial -------------------------------------------------------------------------------------------------
+
+    def _trial(self, trial: Trial, judge: JudgeSession, lease: Lease) -> None:
+        stopwatch = Stopwatch(trial, judge, self.settings.timing, self.h.floor, self.desk.cpu, self.progress)
+        timed = False
+        try:
+            with self.h.clock("build"):
+                self._build(trial, judge, stopwatch)
+            with self.h.clock("correctness"):
+                trial.correctness(self.h.reports, self.progress)
+                self.h.flags = judge.ask("flags").body["flags"]
+            self.h.correct()
+            timed = True
+            with self.h.clock("timing"), self._undisturbed(trial, lease):
+                self.h.measured = stopwatch.all_cases(lease)
+            trial.weigh(trial.ask({"do": "checkpoint", "where": "final"}, Findings))
+        finally:
+            if not timed:
+                for laid in stopwatch._laid:
+                    laid.frame.close_fds()
+
+    def _build(self, trial: Trial, judge: JudgeSession, stopwatch: Stopwatch) -> None:
+        """Judge and candidate make ready, at the same time where neither needs the other."""
+        self.progress("building", None)
+        opening = judge.post(
+            "open",
+            task=self.h.spec.model_dump(mode="json"),
+            cases=[c.model_dump(mode="json") for c in self.h.cases],
+            seed=self.seed + self.tried,
+            provider=self.provider,
+            plant=self.plant,
+            brief=self.spawn is not None,
         )
-    warnings = list(dict.fromkeys(h.warnings + [n for m in h.measured for n in m.notes] + _sign_warnings(h)))
-    return ValidateReport(
-        op=h.spec.name,
-        level=h.spec.level,
-        outcome=h.outcome,
-        blame=blame_of(h.outcome),
-        correct=passed,
-        winner=bool(decision and decision.winner),
-        winner_reason=decision.winner_reason if decision else "not correct",
-        seed_gate=decision.seed_gate if decision else (False if blame_of(h.outcome) == "candidate" else None),
-        summary=verdict.summary(h.spec.name, h.outcome, h.reason, decision, len(h.cases)),
-        speed=decision.speed if decision else verdict.Speed(reason=f"not timed: {h.outcome.value}"),
-        cases=cases,
-        deploy=_deploy(h),
-        evidence=h.evidence,
-        warnings=warnings[:30],
-        next_steps=_next_steps(h, cases, decision),
-        seconds=Seconds(**{k: round(v, 4) for k, v in h.seconds.items()}, detail=h.detail),
-        machine=h.machine,
-        case_set=f"{h.request.cases}: {len(h.cases)} cases for {h.device.kind}",
-        source_sha256=hashlib.sha256(h.request.source.encode("utf-8", "replace")).hexdigest(),
-        log_tail=h.log_tail if not passed else "",
-    )
+        loading = trial.begin_load(list(dict.fromkeys(c.entry for c in self.h.cases)))
+        opened = judge.collect_frame(opening, "open")
+        try:
+            self.h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
+            keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
+            with self._built_ahead(trial.scratch, opened):
+                stopwatch.plan(self.h.cases, keys)
+                trial.end_load(loading)
+        except BaseException:
+            opened.close_fds()
+            raise
+        trial.open(opened)
+
+    @contextlib.contextmanager
+    def _built_ahead(self, scratch: Path, opened: Frame) -> Iterator[None]:
+        """Kernels are compiled while the candidate starts."""
+        if self.spawn is not None or not prebuild.worthwhile(self.h.request.source, self.desk):
+            yield
+            return
+        ahead = prebuild.Prebuild(self.desk, self.h.request.source, scratch, opened.body["builds"])
+        try:
+            yield
+        finally:
+            ahead.finish()
+
+    @contextlib.contextmanager
+    def _undisturbed(self, trial: Trial, lease: Lease) -> Iterator[None]:
+        """Raises ``Contended`` where somebody without a lease computed on the GPU while this one timed."""
+        if self.desk.cpu:
+            yield
+            return
+        using = self.desk.pids | {trial.child.pid}
+        look = strangers(Registry(self.settings), shared_nvml(), self.h.device.uuid, using)
+        neighbours = Neighbours(look, lambda: lease.mode == "exclusive" and lease.held)
+        with neighbours:
+            yield
+        if neighbours.blind:
+            self.h.warnings.append(neighbours.blind)
 
 
-def _deploy(h: Hearing) -> Deploy:
-    reasons = []
-    known = [m for m in h.measured if m.capturable is not None]
-    capturable = all(m.capturable for m in known) if known else None
-    if capturable is False:
-        reasons += sorted(
-            {f"not capturable in a CUDA graph: {m.capture_reason}"[:300] for m in known if not m.capturable}
-        )
-    syncs = any("capturing" in m.capture_reason for m in known) if capturable is False else (False if known else None)
-    if h.flags.get("repeatable") is False:
-        reasons.append("the same values gave other bits in another call")
-    if h.flags.get("batch_invariant") is False:
-        reasons.append("a row alone gives other bits than the same row in a batch")
-    return Deploy(
-        graph_capturable=capturable,
-        syncs=syncs,
-        pdl=any(m.programmatic for m in known) if known else None,
-        mutates_as_declared=h.outcome is not Outcome.MUTATED
-        if h.outcome in (Outcome.PASSED, Outcome.MUTATED)
-        else None,
-        repeatable=h.flags.get("repeatable"),
-        batch_invariant=h.flags.get("batch_invariant"),
-        domain_share=1.0 if h.outcome is Outcome.PASSED else None,
-        reasons=reasons,
-    )
-
-
-def _sign_warnings(h: Hearing) -> list[str]:
-    found = []
-    for m in h.measured:
-        if m.estimate is None or m.plain is None:
-            continue
-        a, b = m.estimate.log_ratio, m.plain.log_ratio
-        if a * b < 0 and min(abs(a), abs(b)) > 0.01:
-            found.append(
-                f"{m.case.id}: {m.estimate.ratio:.3f}x with activations in cache, {m.plain.ratio:.3f}x all cold"
-            )
-    return found
-
-
-def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision | None) -> list[str]:
-    if h.outcome is not Outcome.PASSED:
-        steps = [e.instead for e in h.evidence if e.instead]
-        if h.outcome is Outcome.WRONG_VALUES:
-            steps.append(
-                "Recompute the first wrong element by hand from the contract in create_stub, then submit again"
-            )
-        elif h.outcome in (Outcome.BUILD_FAILED, Outcome.CONTRACT_BROKEN):
-            steps.append(
-                f"Compare the file with create_stub(op={h.spec.name!r}), mend what the reason names, submit again"
-            )
-        elif h.outcome in (Outcome.NO_GPU_IN_TIME, Outcome.CONTENDED):
-            steps.append("Submit the same source again later; gpu_status shows who holds the device")
-        elif blame_of(h.outcome) in ("harness", "machine"):
-            steps.append("This is not the candidate's fault: submit it again, and run `fk doctor` if it repeats")
-        return steps[:5]
-    if decision is None or decision.winner:
-        return ["Keep it"] if decision else []
-    steps = []
-    if decision.winner_reason:
-        steps.append(f"Not a winner: {decision.winner_reason}")
-    slow = [c for c in cases if c.verdict == "slower"]
-    if slow:
-        worst = min(slow, key=lambda c: c.speedup or 1.0)
-        steps.append(f"Look at {worst.id} first: {worst.speedup:.3f}x")
-    return steps
-
-
-def _machine(desk: Desk, h: Hearing) -> Machine:
-    versions = desk.versions
-    gpu = h.device if h.device.kind == "cuda" else None
-    return Machine(
-        device=h.device.uuid,
-        gpu=gpu.name if gpu else "",
-        driver=gpu.driver if gpu else "",
-        cpu="" if gpu else h.device.name,
-        python=str(versions.get("python", "")),
-        torch=str(versions.get("torch", "")),
-        triton=str(versions.get("triton", "")),
-        fk=_version(),
-        sandbox=h.sandbox,
-        clocks="as found, not locked" if gpu else "",
-        floor=h.floor,
-    )
-
-
-def _version() -> str:
-    from fk_core import __version__
-
-    return __version__
+def _outcome_of(error: FkError) -> Outcome:
+    if isinstance(error, Cancelled):
+        return Outcome.CANCELLED
+    if isinstance(error, LeaseTimeout):
+        return Outcome.NO_GPU_IN_TIME
+    if isinstance(error, Contended):
+        return Outcome.CONTENDED
+    if isinstance(error, MachineError):
+        return Outcome.GPU_FAULT
+    return Outcome.UNTESTABLE if isinstance(error, TaskBroken) else Outcome.HARNESS_FAULT
 
 
 def _waiting(place: int, holders: list[Holder]) -> str:
@@ -387,31 +331,4 @@ def _waiting(place: int, holders: list[Holder]) -> str:
 
 def _quoted(text: str) -> str:
     """The candidate's own output: never an instruction, only its end, and nothing that moves a terminal's cursor."""
-    kept = "".join(ch if ch in "\n\t" or ch.isprintable() else "?" for ch in text[-1500:])
-    return kept
-
-
-def _close(fd: int) -> None:
-    import os
-
-    os.close(fd)
-
-
-class _Watcher:
-    """Ends the candidate at once when the caller cancels."""
-
-    def __init__(self, child: Child, cancel: threading.Event | None) -> None:
-        self._done = threading.Event()
-        self._thread: threading.Thread | None = None
-        if cancel is not None:
-            self._thread = threading.Thread(target=self._watch, args=(child, cancel), daemon=True)
-            self._thread.start()
-
-    def _watch(self, child: Child, cancel: threading.Event) -> None:
-        while not self._done.is_set():
-            if cancel.wait(0.1):
-                child.kill()
-                return
-
-    def stop(self) -> None:
-        self._done.set()
+    return "".join(ch if ch in "\n\t" or ch.isprintable() else "?" for ch in text[-1500:])

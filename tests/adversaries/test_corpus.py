@@ -25,7 +25,14 @@ from tests.adversaries.corpus_index import CORPUS, Entry, entries
 harness_module = pytest.importorskip("fk_core.harness", reason="the harness is not there yet")
 
 CHECKOUT = Path(__file__).parents[2]
-LIMITS = {"build_s": 100.0, "first_call_s": 60.0, "call_s": 8.0, "total_s": 240.0, "memory_bytes": 6 << 30, "file_bytes": 256 << 20}
+LIMITS = {
+    "build_s": 100.0,
+    "first_call_s": 60.0,
+    "call_s": 8.0,
+    "total_s": 240.0,
+    "memory_bytes": 6 << 30,
+    "file_bytes": 256 << 20,
+}
 
 
 def _has_gpu() -> bool:

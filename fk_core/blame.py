@@ -1,0 +1,84 @@
+"""Second thoughts on a failed candidate: was it really its own doing?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from fk_core.errors import HarnessError
+from fk_core.records.report import Outcome
+from fk_core.sandbox.launch import Child
+from fk_core.trial import CandidateFault
+
+FULL_BYTES = 8 << 20
+"""A disk with less room than this is full: compilers fail on it."""
+_OWN_BYTES = 256 << 20
+_MEMORY = ("CUDA out of memory", "out of memory:", "CUDA error", "CUBLAS_STATUS_ALLOC_FAILED", "cudaError")
+
+
+class CandidateLost(HarnessError):
+    """The candidate's process was ended by the harness's own machinery while nobody wanted that."""
+
+    code = "candidate_lost"
+
+
+class TryAgain(Exception):
+    """Not yet a verdict: what was seen may have come from outside. ``alone`` asks for the device for oneself."""
+
+    def __init__(self, why: str, fault: CandidateFault, *, alone: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.fault, self.alone = why, fault, alone
+
+
+def reconsider(
+    fault: CandidateFault, child: Child, scratch: Path, home: Path, *, last: bool, shared: bool
+) -> Exception:
+    """What to raise in the end for a candidate that failed.
+
+    ``last``: it was tried before, so that what may have come from outside is now taken for its own. ``shared``: others
+    used the same GPU meanwhile.
+    """
+    if fault.outcome not in (Outcome.CRASHED, Outcome.OVER_LIMIT, Outcome.BUILD_FAILED):
+        return fault
+    if not scratch.is_dir():
+        return HarnessError(
+            f"the scratch directory {scratch} vanished while the candidate used it",
+            hint="Something cleans FK_HOME while it is in use; exempt it, then submit the same source again",
+        )
+    if _disk_full(home) and _size(scratch) < _OWN_BYTES:
+        return HarnessError(
+            f"the disk of FK_HOME ({home}) is full, and not by the candidate's doing",
+            hint="Make room there, then submit the same source again",
+        )
+    if fault.outcome is Outcome.CRASHED and not child.alive() and child.over_limit is None:
+        if child.exit_status in ("unknown", "killed by the harness"):
+            # The keeper ends a role by itself only over a limit, which it reports: so the keeper or the zygote died.
+            return CandidateLost(
+                "the candidate's process was lost: its keeper or the zygote ended",
+                hint="Submit the same source again; if this repeats, look for what kills processes here",
+            )
+        if child.exit_status.startswith("signal 9 ") and not last:
+            # From outside, say by the kernel for want of memory, or by itself: then it happens again.
+            return TryAgain("the candidate was killed by SIGKILL, perhaps from outside", fault)
+    if shared and not last and any(word in fault.reason for word in _MEMORY):
+        return TryAgain("the GPU failed the candidate while others used it", fault, alone=True)
+    return fault
+
+
+def _disk_full(home: Path) -> bool:
+    try:
+        return shutil.disk_usage(home).free < FULL_BYTES
+    except OSError:
+        return False
+
+
+def _size(scratch: Path) -> int:
+    total = 0
+    for folder, _, files in os.walk(scratch):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

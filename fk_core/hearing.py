@@ -1,0 +1,92 @@
+"""All that a validation collects on its way to the report, and how the outcome gets into it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fk_core.measure import CaseTiming
+from fk_core.records.device import Device
+from fk_core.records.report import CaseReport, Evidence, Machine, Outcome, ValidateRequest
+from fk_core.records.task import CaseSpec, TaskSpec
+from fk_core.trial import CandidateFault
+
+
+@dataclass
+class Hearing:
+    request: ValidateRequest
+    spec: TaskSpec
+    cases: list[CaseSpec]
+    device: Device
+    reports: dict[str, CaseReport] = field(default_factory=dict)
+    outcome: Outcome = Outcome.PASSED
+    reason: str = ""
+    evidence: list[Evidence] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    measured: list[CaseTiming] = field(default_factory=list)
+    flags: dict[str, bool] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    detail: dict[str, float] = field(default_factory=dict)
+    baseline: str = ""
+    log_tail: str = ""
+    sandbox: str = ""
+    floor: float = 0.0
+    machine: Machine | None = None
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is known yet; after a first try, nothing but its warnings and seconds."""
+        self.reports = {
+            c.id: CaseReport(id=c.id, outcome=Outcome.NOT_RUN, reason="not reached", calls=c.calls) for c in self.cases
+        }
+        self.outcome, self.reason, self.evidence, self.measured, self.flags = Outcome.PASSED, "", [], [], {}
+
+    @contextlib.contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def correct(self) -> None:
+        for case_id, report in self.reports.items():
+            self.reports[case_id] = report.model_copy(update={"outcome": Outcome.PASSED, "reason": ""})
+
+    def ended(self, outcome: Outcome, reason: str) -> None:
+        """Not by the candidate's doing: no case is failed, those not reached stay so."""
+        self.outcome, self.reason = outcome, reason
+        self._not_reached(f"not reached: {outcome.value}")
+
+    def failed(self, fault: CandidateFault) -> None:
+        self.outcome, self.reason, self.evidence = fault.outcome, fault.reason, fault.evidence
+        failed = [fault.case] if fault.case in self.reports else list(self.reports)[:1] if fault.mismatch else []
+        for case_id in failed:
+            judged = fault.judged.get("judgement") or {}
+            self.reports[case_id] = self.reports[case_id].model_copy(
+                update={
+                    "outcome": fault.outcome,
+                    "reason": fault.reason.splitlines()[0][:600],
+                    "first_mismatch": fault.mismatch,
+                    "max_abs_error": judged.get("max_abs_error"),
+                    "max_error_ratio": judged.get("max_error_ratio"),
+                }
+            )
+        for case_id, report in self.reports.items():
+            if report.outcome is Outcome.PASSED and fault.outcome is Outcome.TAMPERED:
+                self.reports[case_id] = report.model_copy(
+                    update={"outcome": Outcome.NOT_RUN, "reason": "not believed: see the evidence"}
+                )
+        self._not_reached("not reached: the candidate failed before")
+
+    def _not_reached(self, why: str) -> None:
+        for case_id, report in self.reports.items():
+            if report.outcome is Outcome.NOT_RUN and report.reason == "not reached":
+                self.reports[case_id] = report.model_copy(update={"reason": why})

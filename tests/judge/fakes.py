@@ -1,0 +1,241 @@
+"""A machine whose truth is known: a clock that only moves when somebody works, a candidate and a judge that answer turns.
+
+``Side`` says how long things really take; ``Lies`` says what the candidate's process claims instead. The stopwatch sees
+the claims, and the clock sees the truth.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fk_core import measure
+from fk_core.child.wire import REPLY, Frame
+from fk_core.measure import CaseTiming, Stopwatch
+from fk_core.records.claims import Claim
+from fk_core.records.task import CaseSpec
+from fk_core.settings import Settings, Timing
+from fk_core.trial import Trial
+
+CALLS = 20
+FLUSH_US = 30.0
+PIPE_US = 60.0
+
+
+class Clock:
+    """Stands in for the ``time`` module of the stopwatch."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def advance(self, us: float) -> None:
+        self.now_s += us * 1e-6
+
+
+@dataclass
+class Lies:
+    """What becomes of an honest answer before it is sent; each takes the answer and may change or replace it."""
+
+    turn: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda body, answer: answer
+    capture: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer
+
+
+@dataclass
+class Side:
+    """How long the calls of one process really take, in microseconds."""
+
+    us: float = 10.0
+    gate_us: float = 2.0
+    eager_us: float = 25.0
+    round_sd: float = 0.001
+    bias_sd: float = 0.002
+    capturable: bool = True
+    empty_us: float = 40.0
+    bias: dict[tuple[str, int], float] = field(default_factory=dict)
+
+
+def layout_of(seed: int, calls: int) -> dict[str, Any]:
+    """What both sides capture for one seed: the number of calls and their order follow from it."""
+    rng = random.Random(seed)
+    count = calls - rng.randrange(0, 1 + calls // 8)
+    return {
+        "calls": count,
+        "nodes": {"kernel": 2 * count},
+        "edges": 2 * count - 1,
+        "programmatic": 0,
+        "forks": 0,
+        "order": rng.sample(range(count), count),
+    }
+
+
+class Process:
+    """The part that candidate and judge have in common: it captures, replays and loops."""
+
+    def __init__(self, clock: Clock, side: Side, rng: random.Random) -> None:
+        self.clock, self.side, self.rng = clock, side, rng
+        self.layouts: dict[str, list[dict[str, Any]]] = {}
+        self.asked: list[dict[str, Any]] = []
+
+    def capture(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not self.side.capturable:
+            return {"capturable": False, "reason": "RuntimeError: operation not permitted when stream is capturing"}
+        made = [layout_of(seed, CALLS) for seed, _ in body["seeds"]]
+        self.layouts[body["case"]] = made
+        return {"capturable": True, "layouts": made}
+
+    def turn(self, body: dict[str, Any]) -> dict[str, Any]:
+        side, number = self.side, body["layout"]
+        calls = self.layouts[body["case"]][number]["calls"]
+        bias = side.bias.setdefault((body["case"], number), self.rng.gauss(0.0, side.bias_sd))
+        names = {"gated": ("full", "gate"), "full": ("full",)}.get(body["kind"], (body["kind"],))
+        answer: dict[str, Any] = {f"{name}_us": [] for name in names}
+        span = 0.0
+        for batch in range(body["prime"] + body["timed"]):
+            for name in names:
+                op = side.us * (1 + bias + self.rng.gauss(0.0, side.round_sd))
+                each = {"gate": side.gate_us, "full": op + side.gate_us}.get(name, op)
+                span += calls * each + FLUSH_US
+                if batch >= body["prime"]:
+                    answer[f"{name}_us"].append(calls * each)
+        self.clock.advance(span + PIPE_US * (1 + self.rng.gauss(0.0, 0.05)))
+        return answer | {"span_us": span, "calls": calls}
+
+    def loop(self, body: dict[str, Any]) -> None:
+        noise = 1 + self.rng.gauss(0.0, 0.003)
+        self.clock.advance(self.side.empty_us + len(body["order"]) * self.side.eager_us * noise)
+
+
+class FakeTrial:
+    """Answers what the stopwatch asks a candidate, and checks the form of each answer as the real trial does."""
+
+    def __init__(self, process: Process, lies: Lies, settings: Settings) -> None:
+        self.process, self.lies, self.settings = process, lies, settings
+        self.random = random.Random(5)
+        self.cancel: threading.Event | None = None
+        self.made: list[str] = []
+        self.fds: list[int] = []
+
+    def make(self, key: str) -> None:
+        self.made.append(key)
+
+    def ask(
+        self, body: dict[str, Any], claim: type[Claim], *, timeout_s: float | None = None, fds: tuple[int, ...] = ()
+    ) -> Claim:
+        self.process.asked.append(body)
+        self.fds += fds
+        answer: dict[str, Any] = {}
+        if body["do"] == "time":
+            answer = self.lies.capture(self.process.capture(body))
+        elif body["do"] == "turn":
+            answer = self.lies.turn(body, self.process.turn(body))
+        elif body["do"] == "loop":
+            self.process.loop(body)
+        try:
+            return claim.model_validate(answer)
+        except ValueError as error:
+            raise Trial._forged(_Headless(), f"malformed answer: {error}") from error  # type: ignore[arg-type]
+
+
+class _Headless:
+    """What ``Trial._forged`` needs of a trial: a child that it can end."""
+
+    class child:  # noqa: N801
+        @staticmethod
+        def kill() -> None:
+            pass
+
+
+class FakeJudge:
+    """Answers what the stopwatch asks the judge; ``audit`` and ``audit_loop`` find what they are told to find."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.wrong = 0
+        self.wrong_after = 0
+        self.floor_us: float | None = 1.0
+        self.block = 1 << 16
+        self.given_fds: list[int] = []
+
+    def ask(self, do: str, *, fds: tuple[int, ...] = (), **body: Any) -> Frame:
+        self.process.asked.append({"do": do, **body})
+        return Frame(REPLY, 0, 0, *self._answer(do, body))
+
+    def _answer(self, do: str, body: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        if do == "timing":
+            fd = os.open(os.devnull, os.O_RDONLY)
+            self.given_fds.append(fd)
+            order = {"do": "time", "case": body["case"], "calls": CALLS, "block": self.block, "key": "k"}
+            return {"order": order, "size": 1 << 20, "outputs": [{"at": 0, "bytes": 64}]}, [fd]
+        if do == "time":
+            return self.process.capture(body), []
+        if do == "turn":
+            return self.process.turn({"do": do, **body}), []
+        if do == "loop":
+            self.process.loop(body)
+        if do == "floor":
+            return {"floor_us": self.floor_us}, []
+        if do in ("audit", "audit_loop"):
+            self.wrong_after -= 1
+            found = self.wrong if self.wrong_after < 0 else 0
+            return {"wrong": found, "checked": 4, "output": "y"}, []
+        return {}, []
+
+
+class FakeLease:
+    def __init__(self) -> None:
+        self.story: list[str] = []
+
+    def upgrade(self, mode: str = "exclusive", **more: Any) -> None:
+        self.story.append(mode)
+
+    def downgrade(self) -> None:
+        self.story.append("shared")
+
+
+class Bench:
+    """A stopwatch over a fake machine."""
+
+    def __init__(
+        self,
+        monkeypatch: Any,
+        settings: Settings,
+        *,
+        candidate: Side | None = None,
+        baseline: Side | None = None,
+        lies: Lies | None = None,
+        cpu: bool = False,
+        seed: int = 1,
+        t: Timing | None = None,
+        floor: float = 0.003,
+    ) -> None:
+        self.clock, rng = Clock(), random.Random(seed)
+        monkeypatch.setattr(measure, "time", self.clock)
+        self.trial = FakeTrial(Process(self.clock, candidate or Side(), rng), lies or Lies(), settings)
+        self.judge = FakeJudge(Process(self.clock, baseline or Side(), rng))
+        self.trial.random = random.Random(seed)
+        self.lease = FakeLease()
+        self.t = t or Timing()
+        self.told: list[str] = []
+        self.stopwatch = Stopwatch(
+            self.trial,  # type: ignore[arg-type]
+            self.judge,  # type: ignore[arg-type]
+            self.t,
+            floor,
+            cpu,
+            lambda doing, share: self.told.append(doing),
+        )
+
+    def run(self, *names: str, dims: dict[str, int] | None = None) -> list[CaseTiming]:
+        cases = [CaseSpec.model_construct(id=n, dims=dims or {"rows": 64}, calls=1) for n in names or ("op/a",)]
+        self.stopwatch.plan(cases, {c.id: f"key of {c.id}" for c in cases})
+        return self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]

@@ -1,0 +1,446 @@
+"""Who is believed about time: the stopwatch against honest and lying processes on a machine of known truth."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fk_core.errors import Cancelled
+from fk_core.records.report import Outcome
+from fk_core.settings import Settings, Timing
+from fk_core.trial import CandidateFault
+from fk_core.verdict import word
+from tests.judge.fakes import CALLS, Bench, Lies, Side
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+    settings = Settings(home=tmp_path, lock_dir=tmp_path)
+    return lambda **more: Bench(monkeypatch, settings, **more)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+# -- honest ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_code_is_the_same(bench: Make) -> None:
+    words = []
+    for seed in range(20):
+        made = bench(seed=seed)
+        (found,) = made.run()
+        assert found.estimate is not None
+        assert found.mode == "gate nodes"
+        assert abs(found.estimate.ratio - 1) < 0.006
+        assert found.notes == []
+        assert found.plain is not None
+        assert abs(found.plain.ratio - 1) < 0.01
+        words.append(word(found.estimate, made.t, 0.003))
+    assert set(words) <= {"same", "inconclusive"}
+    assert words.count("same") >= 15
+
+
+@pytest.mark.parametrize(("us", "wanted"), [(10.3, "slower"), (9.7, "faster"), (5.0, "faster"), (30.0, "slower")])
+def test_a_difference_has_its_name(bench: Make, us: float, wanted: str) -> None:
+    words = []
+    for seed in range(10):
+        made = bench(seed=seed, candidate=Side(us=us))
+        (found,) = made.run()
+        assert found.estimate is not None
+        assert found.estimate.ratio == pytest.approx(10 / us, rel=0.006)
+        assert found.candidate_us == pytest.approx(us, rel=0.01)
+        assert found.baseline_us == pytest.approx(10.0, rel=0.01)
+        assert found.notes == []
+        words.append(word(found.estimate, made.t, 0.003))
+    assert words == [wanted] * 10
+
+
+def test_what_is_reported_beside_it(bench: Make) -> None:
+    (found,) = bench().run()
+    assert found.capturable is True
+    assert found.floor_us == 1.0
+    assert found.stopped_because.startswith("the interval is within")
+    assert found.programmatic is False
+    assert found.eager is None
+
+
+def test_every_round_has_a_pair_of_layouts_that_stays_together(bench: Make) -> None:
+    made = bench(candidate=Side(bias_sd=0.03), baseline=Side(bias_sd=0.03))
+    made.run()
+
+    def gated(asked: list[dict[str, Any]]) -> list[int]:
+        return [a["layout"] for a in asked if a["do"] == "turn" and a["kind"] == "gated"][1:]
+
+    theirs, ours = gated(made.trial.process.asked), gated(made.judge.process.asked)
+    assert len(theirs) == len(ours)
+    assert theirs[::2] == theirs[1::2], "both turns of a round use the same layout"
+    rounds = list(zip(theirs[::2], ours[::2], strict=True))
+    assert len(set(rounds)) == min(len(rounds), made.t.layouts)
+    assert len({a for a, _ in rounds}) == len({b for _, b in rounds}) == min(len(rounds), made.t.layouts)
+
+
+def test_turns_alternate(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bench()
+    turns: list[str] = []
+    for name, process in (("c", made.trial.process), ("b", made.judge.process)):
+        real = process.turn
+
+        def turn(body: dict[str, Any], name: str = name, real: Any = real) -> dict[str, Any]:
+            if body["kind"] == "gated":
+                turns.append(name)
+            answer: dict[str, Any] = real(body)
+            return answer
+
+        monkeypatch.setattr(process, "turn", turn)
+    made.run()
+    rounds = ["".join(turns[n : n + 4]) for n in range(2, len(turns), 4)]
+    assert set(rounds) == {"bccb", "cbbc"}
+
+
+def test_the_budget_ends_it(bench: Make) -> None:
+    noisy = Side(round_sd=0.2)
+    made = bench(candidate=noisy, baseline=Side(round_sd=0.2))
+    began = made.clock.now_s
+    (found,) = made.run()
+    assert found.stopped_because == "the budget was spent"
+    assert found.estimate is not None
+    assert word(found.estimate, made.t, 0.003) == "inconclusive"
+    round_s = 4 * (CALLS * 14 * 3 * 1.6 + 6 * 30 + 60) * 1e-6
+    assert made.clock.now_s - began < made.t.budget_max_s + (made.t.step_rounds + 10) * round_s
+
+
+def test_a_clear_sign_ends_it_sooner(bench: Make) -> None:
+    wide = replace(Timing(), target_half_width=1e-9, budget_max_s=1e9)
+    made = bench(candidate=Side(us=10.8), t=wide)
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert "the interval is within" in found.stopped_because or "the sign is clear" in found.stopped_because
+
+
+def test_cases_come_in_groups_that_fit(bench: Make) -> None:
+    made = bench()
+    found = made.run("op/a", "op/b", "op/c", dims={"rows": 1 << 16, "cols": 1 << 11})
+    assert [f.case.id for f in found] == ["op/a", "op/b", "op/c"]
+    assert made.lease.story == ["exclusive", "shared"] * (len(made.lease.story) // 2)
+    assert len(made.lease.story) >= 4, "one group only: the sizes of this test are too small to need several"
+    dropped = [a["case"] for a in made.judge.process.asked if a["do"] == "drop"]
+    assert dropped == [a["case"] for a in made.trial.process.asked if a["do"] == "drop"] == ["op/a", "op/b", "op/c"]
+
+
+def test_small_cases_share_one_exclusive_window(bench: Make) -> None:
+    made = bench()
+    made.run("op/a", "op/b")
+    assert made.lease.story == ["exclusive", "shared"]
+
+
+def test_large_cases_get_fewer_layouts(bench: Make) -> None:
+    made = bench()
+    made.judge.block = 64 << 20
+    (found,) = made.run()
+    seeds = next(a["seeds"] for a in made.trial.process.asked if a["do"] == "time")
+    assert len(seeds) == made.t.layouts // 2
+    assert found.estimate is not None
+    assert found.estimate.layouts <= len(seeds)
+
+
+def test_descriptors_are_closed(bench: Make) -> None:
+    made = bench()
+    made.run("op/a", "op/b")
+    assert len(made.judge.given_fds) == 2
+    assert made.trial.fds == made.judge.given_fds
+    assert not [fd for fd in made.judge.given_fds if is_open(fd)]
+
+
+# -- cancelled, too short ----------------------------------------------------------------------------------------------
+
+
+def test_cancelled_before_and_between(bench: Make) -> None:
+    made = bench()
+    made.trial.cancel = threading.Event()
+    made.trial.cancel.set()
+    with pytest.raises(Cancelled):
+        made.run()
+    assert made.lease.story == []
+    later = bench()
+    later.trial.cancel = threading.Event()
+    later.stopwatch.progress = lambda doing, share: later.trial.cancel.set()  # type: ignore[union-attr]
+    with pytest.raises(Cancelled):
+        later.run()
+    assert later.lease.story == ["exclusive", "shared"], "the device is given back"
+
+
+def test_readings_that_say_nothing_are_not_timed(bench: Make) -> None:
+    # The gates alone take as long as gates and calls: what is between them is below what events resolve.
+    def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | ({"gate_us": answer["full_us"]} if body["kind"] == "gated" else {})
+
+    (found,) = bench(lies=Lies(turn=turn)).run()
+    assert found.estimate is None
+    assert "shorter than what the clock resolves" in found.reason
+    assert found.stopped_because == "too many rounds without a usable reading"
+
+
+# -- lying -------------------------------------------------------------------------------------------------------------
+
+
+def halved(names: tuple[str, ...]) -> Lies:
+    """A process that claims half of what its events said, in these fields."""
+
+    def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        claimed = dict(answer)
+        for name in names:
+            value = claimed.get(name)
+            if value is not None:
+                claimed[name] = [v / 2 for v in value] if isinstance(value, list) else value / 2
+        return claimed
+
+    return Lies(turn=turn)
+
+
+def shifted(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """Moves a quarter of the time of a call from the full readings to those of the gates: the sum stays."""
+    if body["kind"] != "gated":
+        return answer
+    moved = answer["calls"] * 2.5
+    return answer | {
+        "full_us": [v - moved for v in answer["full_us"]],
+        "gate_us": [v + moved for v in answer["gate_us"]],
+    }
+
+
+def more_calls(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    return answer | {"calls": answer["calls"] * 2}
+
+
+def more_calls_captured(answer: dict[str, Any]) -> dict[str, Any]:
+    layouts = [x | {"calls": 2 * x["calls"], "order": list(range(2 * x["calls"]))} for x in answer["layouts"]]
+    return answer | {"layouts": layouts}
+
+
+LIES = {
+    "all readings": halved(("full_us", "gate_us", "plain_us", "span_us")),
+    "readings but not the span": halved(("full_us", "gate_us", "plain_us")),
+    "full readings only": halved(("full_us",)),
+    "from full to gate": Lies(turn=shifted),
+    "more calls than were captured": Lies(turn=more_calls),
+    "more calls, from the capture on": Lies(turn=more_calls, capture=more_calls_captured),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_about_time_gain_nothing(bench: Make, lie: str) -> None:
+    """Told to be twice as fast as the clock saw: corrected to what it saw, or rejected."""
+    for seed in range(5):
+        made = bench(seed=seed, lies=LIES[lie])
+        try:
+            (found,) = made.run()
+        except CandidateFault as fault:
+            assert fault.outcome is Outcome.TAMPERED
+            continue
+        if found.estimate is None:
+            continue
+        assert found.estimate.ratio < 1.03, f"{lie}: {found.estimate.ratio:.3f}"
+        assert word(found.estimate, made.t, 0.003) != "faster"
+
+
+def test_what_the_clock_corrected_is_said(bench: Make) -> None:
+    (found,) = bench(lies=LIES["all readings"]).run()
+    assert any("clock" in note for note in found.notes)
+    assert found.candidate_us is not None
+    assert found.candidate_us > 9.5
+
+
+def faulted(made: Bench, *names: str) -> CandidateFault:
+    with pytest.raises(CandidateFault) as caught:
+        made.run(*names)
+    return caught.value
+
+
+@pytest.mark.parametrize("full", [[], [100.0], [100.0, 100.0, 100.0]])
+def test_another_number_of_readings(bench: Make, full: list[float]) -> None:
+    fault = faulted(bench(lies=Lies(turn=lambda body, answer: answer | {"full_us": full})))
+    assert fault.outcome is Outcome.TAMPERED
+    assert "number of readings" in fault.reason
+
+
+@pytest.mark.parametrize("plain", [[], [100.0], [100.0] * 3])
+def test_another_number_of_plain_readings(bench: Make, plain: list[float]) -> None:
+    def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | ({"plain_us": plain} if body["kind"] == "plain" else {})
+
+    assert faulted(bench(lies=Lies(turn=turn))).outcome is Outcome.TAMPERED
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, float("nan"), float("inf"), "100", None, True])
+def test_readings_that_are_no_times(bench: Make, value: Any) -> None:
+    fault = faulted(bench(lies=Lies(turn=lambda body, answer: answer | {"full_us": [value, value]})))
+    assert fault.outcome is Outcome.TAMPERED
+
+
+def test_work_on_another_stream(bench: Make) -> None:
+    said = {"capturable": False, "reason": "unjoined work", "unjoined": True}
+    fault = faulted(bench(lies=Lies(capture=lambda answer: said)))
+    assert fault.outcome is Outcome.TAMPERED
+    assert fault.case == "op/a"
+    assert [e.kind for e in fault.evidence] == ["stream_escape"]
+    assert "unjoined work" in fault.reason
+
+
+def test_host_nodes(bench: Make) -> None:
+    def capture(answer: dict[str, Any]) -> dict[str, Any]:
+        answer["layouts"][3]["nodes"] = {"kernel": 40, "host": 2}
+        return answer
+
+    made = bench(lies=Lies(capture=capture))
+    fault = faulted(made)
+    assert fault.outcome is Outcome.TAMPERED
+    assert [e.kind for e in fault.evidence] == ["host_node"]
+    assert "2 host nodes" in fault.reason
+
+
+def test_programmatic_edges_are_noted(bench: Make) -> None:
+    def capture(answer: dict[str, Any]) -> dict[str, Any]:
+        answer["layouts"][5]["programmatic"] = 3
+        return answer
+
+    (found,) = bench(lies=Lies(capture=capture)).run()
+    assert found.programmatic is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"order": [0] * CALLS},
+        {"order": []},
+        {"order": list(range(1, CALLS + 1))},
+        {"calls": 3},
+    ],
+)
+def test_captures_that_do_not_fit(bench: Make, change: dict[str, Any]) -> None:
+    def capture(answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | {"layouts": [answer["layouts"][0] | change, *answer["layouts"][1:]]}
+
+    assert faulted(bench(lies=Lies(capture=capture))).outcome is Outcome.TAMPERED
+
+
+def test_a_missing_capture(bench: Make) -> None:
+    lies = Lies(capture=lambda answer: answer | {"layouts": answer["layouts"][:-1]})
+    assert faulted(bench(lies=lies)).outcome is Outcome.TAMPERED
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_stale_graph(bench: Make, after: int) -> None:
+    """The audit before the timed turns and the one behind them are both heard."""
+    made = bench()
+    made.judge.wrong, made.judge.wrong_after = 2, after
+    fault = faulted(made)
+    assert fault.outcome is Outcome.TAMPERED
+    assert [e.kind for e in fault.evidence] == ["graph_stale"]
+    assert fault.case == "op/a"
+    assert "2 of 4 calls" in fault.reason
+    assert made.lease.story == ["exclusive", "shared"], "the device is given back"
+
+
+def test_every_audit_has_new_inputs(bench: Make) -> None:
+    made = bench()
+    made.run()
+    asked = [a["do"] for a in made.judge.process.asked if a["do"] in ("refill", "audit")]
+    assert asked == ["refill", "audit"] * 2
+
+
+# -- what can't be captured --------------------------------------------------------------------------------------------
+
+
+def test_refusing_capture_does_not_pay(bench: Make) -> None:
+    """The baseline runs in its graph, as an engine would run it; the candidate runs as it can."""
+    made = bench(candidate=Side(capturable=False, eager_us=25.0), baseline=Side(us=10.0, eager_us=25.0))
+    (found,) = made.run()
+    assert found.mode == "eager"
+    assert found.capturable is False
+    assert "stream is capturing" in found.capture_reason
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(10 / 25, rel=0.02)
+    assert found.eager is not None
+    assert found.eager.ratio == pytest.approx(1.0, rel=0.02)
+    assert found.candidate_us == pytest.approx(25.0, rel=0.02)
+    assert any("graph" in note for note in found.notes)
+    assert word(found.estimate, made.t, 0.003) == "slower"
+
+
+def test_where_the_baseline_can_not_be_captured_both_run_eagerly(bench: Make) -> None:
+    made = bench(candidate=Side(eager_us=20.0), baseline=Side(capturable=False, eager_us=25.0))
+    (found,) = made.run()
+    assert found.mode == "eager"
+    assert found.capturable is True
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(25 / 20, rel=0.02)
+    assert found.notes == []
+
+
+def test_a_wrong_result_of_a_timed_eager_call(bench: Make) -> None:
+    made = bench(candidate=Side(capturable=False))
+    made.judge.wrong = 1
+    fault = faulted(made)
+    assert fault.outcome is Outcome.TAMPERED
+    assert [e.kind for e in fault.evidence] == ["phase"]
+
+
+# -- CPU ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("eager_us", "ratio"), [(25.0, 1.0), (25.75, 1 / 1.03), (12.5, 2.0)])
+def test_the_cpu_is_timed_by_the_outside_clock(bench: Make, eager_us: float, ratio: float) -> None:
+    made = bench(cpu=True, candidate=Side(eager_us=eager_us))
+    (found,) = made.run()
+    assert found.mode == "cpu wall"
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(ratio, rel=0.006)
+    assert (found.capturable, found.floor_us) == (None, None)
+    assert found.candidate_us == pytest.approx(eager_us, rel=0.01)
+    assert not [a for a in made.judge.process.asked if a["do"] == "floor"]
+
+
+def test_cpu_turns_have_fresh_inputs_and_are_checked(bench: Make) -> None:
+    made = bench(cpu=True)
+    made.run("op/a", "op/b")
+    theirs = [a["do"] for a in made.trial.process.asked]
+    loops = [n for n, do in enumerate(theirs) if do == "loop" and made.trial.process.asked[n]["order"]]
+    measured = [n for n in loops if theirs[n - 1] == "fill"]
+    assert len(measured) >= 2 * 6 * 2
+    assert theirs.count("last") > 2
+    assert [a["do"] for a in made.judge.process.asked].count("refill") > 2
+    assert made.lease.story == ["exclusive", "shared"] * 2, "one case at a time"
+
+
+def test_the_checked_slot_comes_last_and_once(bench: Make) -> None:
+    made = bench(cpu=True)
+    made.run()
+    orders = [a["order"] for a in made.trial.process.asked if a["do"] == "loop" and len(a["order"]) > 1]
+    assert orders
+    for order in orders:
+        assert order.count(order[-1]) == 1
+        assert set(order) <= set(range(CALLS))
+    assert len({order[-1] for order in orders}) > 1
+
+
+def test_a_wrong_result_of_a_timed_cpu_call(bench: Make) -> None:
+    made = bench(cpu=True)
+    made.judge.wrong = 1
+    fault = faulted(made)
+    assert fault.outcome is Outcome.TAMPERED
+    assert [e.kind for e in fault.evidence] == ["phase"]
+    assert fault.case == "op/a"
