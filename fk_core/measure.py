@@ -340,7 +340,9 @@ class Stopwatch:
             "fill": True,
         }
         self.trial.ask(body, FullTurn)
-        told = self.judge.ask("audit", case=case, slots=p.layouts[layout].order, sample_seed=p.seeds[layout][1]).body
+        told = self.judge.ask(
+            "audit", case=case, layout=layout, slots=p.layouts[layout].order, sample_seed=p.seeds[layout][1]
+        ).body
         if told["wrong"]:
             what = (
                 f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "

@@ -21,12 +21,14 @@ from fk_core.child import wire
 from fk_core.desk import Desk
 from fk_core.errors import FkError
 from fk_core.sandbox import sweep
-from fk_core.sandbox.launch import ChildGone
+from fk_core.sandbox.launch import Child, ChildGone
 
 log = logging.getLogger(__name__)
 
 MOST = 8
-WAIT_S = 20.0
+BUILD_S = 60.0
+WAIT_S = 6.0
+"""How long a candidate that is ready waits for builders; then it compiles the rest itself."""
 KEPT = 256
 _FILE_BYTES = 64 << 20
 
@@ -48,6 +50,8 @@ class Prebuild:
         self.desk, self.source, self.cache = desk, source, scratch / "triton"
         self.kept = _store(desk, source)
         self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._children: list[Child] = []
         copy_cache(self.kept, self.cache)
         count = max(1, min(MOST, (os.cpu_count() or 1) // 2, len(builds)))
         # Those with many shapes first, dealt out in turn, so that no process gets all the long ones.
@@ -67,14 +71,20 @@ class Prebuild:
             log.info("ahead-of-time build: %s", error)
             sweep.remove(scratch)
             return
+        with self._lock:
+            self._children.append(child)
+        if self._stop.is_set():
+            child.kill()
         try:
-            told = child.ask({"do": "build", "calls": share}, WAIT_S).body
+            told = child.ask({"do": "build", "calls": share}, BUILD_S).body
             if told.get("failed"):
                 log.info("ahead-of-time build: %s of %s, then %s", told.get("done"), len(share), told["failed"])
         except (ChildGone, wire.ProtocolError) as error:
             log.info("ahead-of-time build: %s", error)
         finally:
             child.kill()
+            with self._lock:
+                self._children.remove(child)
             if not self._stop.is_set():
                 copy_cache(scratch / "triton", self.cache)
             sweep.remove(scratch)
@@ -87,6 +97,10 @@ class Prebuild:
         if self._threads and not any(t.is_alive() for t in self._threads):
             _keep(self.cache, self.kept)
         self._stop.set()
+        with self._lock:
+            late = list(self._children)
+        for child in late:
+            child.kill()
 
 
 def copy_cache(source: Path, target: Path) -> int:

@@ -114,12 +114,15 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def _make_one(module: Any, call: dict[str, Any]) -> None:
+def _construct(module: Any, call: dict[str, Any]) -> Any:
     dtype = DTYPES[call["dtype"]]
     state = {name: torch.zeros(shape, dtype=dtype) for name, shape in call["state"].items()}
-    forward = loading.construct(
-        loading.find_class(module, call["entry"]), call["init"], state, dtype, torch.device("cpu")
-    )
+    cls = loading.find_class(module, call["entry"])
+    return loading.construct(cls, call["init"], state, dtype, torch.device("cpu"))
+
+
+def _make_one(module: Any, call: dict[str, Any]) -> None:
+    forward, dtype = _construct(module, call), DTYPES[call["dtype"]]
     with torch.no_grad():
         for shapes in call["inputs"]:
             forward(*[torch.empty(shape, dtype=dtype) for shape in shapes])

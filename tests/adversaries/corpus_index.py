@@ -7,7 +7,8 @@ from pathlib import Path
 
 CORPUS = Path(__file__).with_name("corpus")
 TASK_OF = {"RMSNorm": "rms_norm", "SiluAndMul": "silu_and_mul", "Softmax": "softmax"}
-_SLOW = ("load_inline(", "torch.compile(", "while True:", "time.sleep(100000)", "time.sleep(120)", "range(8192)")
+_COMPILERS = ("load_inline(", "torch.compile(")
+_SLOW = ("while True:", "time.sleep(100000)", "time.sleep(120)", "range(8192)")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class Entry:
 
     @property
     def slow(self) -> bool:
-        return any(word in self.text for word in _SLOW)
+        return self.compiles or any(word in self.text for word in _SLOW)
+
+    @property
+    def compiles(self) -> bool:
+        return any(word in self.text for word in _COMPILERS)
 
     @property
     def text(self) -> str:

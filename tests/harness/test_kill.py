@@ -215,7 +215,7 @@ def test_a_second_try_is_told(shared: Harness, role: str) -> None:
 @pytest.mark.parametrize("role", ["zygote", "judge", "keeper of candidate"])
 def test_killed_twice(shared: Harness, role: str) -> None:
     """Then it is the harness's fault, and never answered from the record."""
-    wanted = kit.request(kit.candidate("time.sleep(0.021)"), fresh=False)
+    wanted = kit.request(kit.candidate(f"time.sleep(0.02)  # {role}"), fresh=False)
     job = kit.Running(shared, wanted)
     for number in (1, 2):
         assert kit.within(lambda n=number: job.doing.count("building") >= n, 30.0)  # type: ignore[misc]

@@ -24,6 +24,8 @@ from fk_core.trial import Trial
 CALLS = 20
 FLUSH_US = 30.0
 PIPE_US = 60.0
+PATIENCE_S = 20.0
+"""Simulated seconds after which a stopwatch that does not stop has failed."""
 
 
 class Clock:
@@ -40,6 +42,8 @@ class Clock:
 
     def advance(self, us: float) -> None:
         self.now_s += us * 1e-6
+        if self.now_s > 1000.0 + PATIENCE_S:
+            raise AssertionError(f"still timing after {PATIENCE_S:.0f} s")
 
 
 @dataclass

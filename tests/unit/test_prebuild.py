@@ -1,0 +1,64 @@
+"""What is copied from a cache that a candidate may have filled, and when building ahead is worth it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fk_core import prebuild
+
+
+def test_plain_files_are_copied_once_and_stay(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "abc").mkdir(parents=True)
+    (source / "abc" / "kernel.cubin").write_bytes(b"one")
+    assert prebuild.copy_cache(source, target) == 1
+    (source / "abc" / "kernel.cubin").write_bytes(b"two")
+    (source / "abc" / "kernel.json").write_bytes(b"{}")
+    assert prebuild.copy_cache(source, target) == 1
+    assert (target / "abc" / "kernel.cubin").read_bytes() == b"one"
+    assert sorted(p.name for p in (target / "abc").iterdir()) == ["kernel.cubin", "kernel.json"]
+
+
+def test_links_and_special_files_lead_nowhere(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "token").write_text("do not copy", encoding="utf-8")
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "abc").mkdir(parents=True)
+    (source / "abc" / "linked").symlink_to(secret / "token")
+    (source / "folder").symlink_to(secret)
+    os.mkfifo(source / "abc" / "pipe")
+    assert prebuild.copy_cache(source, target) == 0
+    assert not list(target.rglob("*token*"))
+    assert not (target / "abc" / "linked").exists()
+    (tmp_path / "all").symlink_to(source)
+    assert prebuild.copy_cache(tmp_path / "all", target) == 0
+
+
+def test_huge_files_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prebuild, "_FILE_BYTES", 10)
+    (tmp_path / "source" / "abc").mkdir(parents=True)
+    (tmp_path / "source" / "abc" / "big").write_bytes(b"x" * 11)
+    assert prebuild.copy_cache(tmp_path / "source", tmp_path / "target") == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "cpu", "cores", "worth"),
+    [
+        ("import triton", False, 8, True),
+        ("import triton", True, 8, False),
+        ("import triton", False, 2, False),
+        ("import torch", False, 8, False),
+        ("import triton\nfrom torch.utils.cpp_extension import load_inline", False, 8, False),
+        ("import triton\nf = torch.compile(g)", False, 8, False),
+    ],
+)
+def test_it_is_worth_it_for_triton_on_a_gpu_machine_with_cores(
+    source: str, cpu: bool, cores: int, worth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert prebuild.worthwhile(source, SimpleNamespace(cpu=cpu)) is worth  # type: ignore[arg-type]
