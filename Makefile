@@ -45,6 +45,7 @@ test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
 
 gpu-test: $(STAMP)
+	@test $(GPU) = gpu || { echo "there is no GPU on this machine: nothing would be tested" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/gpu $(PYTEST_FLAGS)
 
 lint: $(STAMP)

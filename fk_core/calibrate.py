@@ -42,27 +42,27 @@ class Floors:
 
     def of(self, device: Device) -> float:
         """A/A floor as a fraction: measured, or the default until it is."""
-        found = self._read(device).get("floor")
-        return float(found) if found is not None else self.settings.timing.default_floor
+        found = self.measured(device)
+        return self.settings.timing.default_floor if found is None else found
 
     def measured(self, device: Device) -> float | None:
-        found = self._read(device).get("floor")
-        return None if found is None else float(found)
+        found = _number(self._read(device).get("floor"))
+        return found if found is not None and found < 1 else None
 
     def keep(self, device: Device, floor: float, ratios: list[float]) -> None:
         self._update(device, {"floor": floor, "ratios": ratios})
 
     def times(self, device: Device, spec: TaskSpec) -> dict[str, tuple[float | None, float | None]]:
         """Case id -> (floor_us, baseline_us), as validations of this task measured them here."""
-        kept = self._read(device).get("times", {}).get(spec.sha256, {})
-        return {case: (row[0], row[1]) for case, row in kept.items()}
+        kept = _mapping(_mapping(self._read(device).get("times")).get(spec.sha256))
+        rows = {case: row for case, row in kept.items() if isinstance(row, list) and len(row) == 2}
+        return {case: (_number(row[0]), _number(row[1])) for case, row in rows.items()}
 
     def note_times(self, device: Device, spec: TaskSpec, report: ValidateReport) -> None:
         rows = {c.id: [c.floor_us, c.baseline_us] for c in report.cases if c.baseline_us is not None}
         if rows:
-            kept = self._read(device).get("times", {})
-            kept[spec.sha256] = kept.get(spec.sha256, {}) | rows
-            self._update(device, {"times": kept})
+            kept = _mapping(self._read(device).get("times"))
+            self._update(device, {"times": kept | {spec.sha256: _mapping(kept.get(spec.sha256)) | rows}})
 
     def note_others(self, device: Device, spec: TaskSpec, provider: str, report: ValidateReport) -> None:
         """Keep how fast another provider is, case by case, against the baseline."""
@@ -106,8 +106,23 @@ class Floors:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps(self._read(device) | dict(change))
             with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-                file.write(text)
-            os.replace(file.name, path)
+                try:
+                    file.write(text)
+                    file.flush()
+                    os.replace(file.name, path)
+                except OSError:
+                    os.unlink(file.name)
+                    raise
+
+
+def _number(value: Any) -> float | None:
+    """A number that can be a time or a share; a record that something spoiled is no record."""
+    right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    return float(value) if right else None
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass
@@ -197,7 +212,7 @@ def calibrate(
 
 
 def time_others(harness: Harness, device: Device, op: str) -> dict[str, str]:
-    """Time every other installed provider of an operator against its baseline, and keep the ratios for later reports."""
+    """Time every other installed provider of an operator against its baseline; later reports use the ratios."""
     spec = harness.catalog.get(op)
     names = [b for b in spec.baselines if provider_of(b).installed()]
     said = {}

@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Judge GPU kernels against what production frameworks ship.",
 )
-_out = Console(soft_wrap=False)
+# Into a pipe or a file nothing is cut at the width of a terminal that is not there.
+_out = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 200)
 _err = Console(stderr=True)
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -104,13 +105,17 @@ def stub(
     out: Annotated[Path | None, typer.Option("--out", help="Write the stub to this new file.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Print what exactly to write for one operator."""
+    """Print what exactly to write for one operator. Into a pipe or a file goes the Python source alone."""
     if out is not None:
         out = out.absolute()
         check_new_file(out)
     with _harness() as harness:
         made = harness.create_stub(op, dtype=dtype, out_path="" if out is None else str(out))
-    _answer(made, as_json, show.stub)
+    if as_json or sys.stdout.isatty():
+        _answer(made, as_json, show.stub)
+    else:
+        sys.stdout.write(made.source)
+        _err.print(show.stub_notes(made))
     return 0
 
 

@@ -45,7 +45,15 @@ def ops(found: OpsList) -> RenderableType:
 
 
 def stub(made: Stub) -> RenderableType:
-    table = Table("case", "calls per step", "baseline us", "floor us", title=f"{made.cases_total} cases")
+    return Group(Syntax(clean_text(made.source), "python", word_wrap=True), stub_notes(made))
+
+
+def stub_notes(made: Stub) -> RenderableType:
+    """All of a stub but its source."""
+    table = Table(title=f"{made.cases_total} cases")
+    table.add_column("case", overflow="fold")
+    for heading in ("calls per step", "baseline us", "floor us"):
+        table.add_column(heading)
     for case in made.cases:
         calls = "" if case.calls is None else str(case.calls)
         table.add_row(case.id, calls, _us(case.baseline_us), _us(case.floor_us))
@@ -55,7 +63,7 @@ def stub(made: Stub) -> RenderableType:
     lines += [_text(note) for note in [*made.notes, *made.next_steps]]
     if made.written_to:
         lines.append(_text(f"Written to {made.written_to}", "green"))
-    return Group(Syntax(clean_text(made.source), "python"), *lines, table)
+    return Group(*lines, table)
 
 
 def report(judged: ValidateReport) -> RenderableType:
@@ -133,6 +141,6 @@ def doctor(found: DoctorReport) -> RenderableType:
     if found.floor is not None:
         lines.append(_text(f"Timing error of a kernel against itself: {found.floor:.2%}"))
     if found.planted is not None:
-        seen = "nothing" if found.planted_seen is None else f"{found.planted_seen:.2%}"
+        seen = "nothing" if found.planted_seen is None else f"{found.planted_seen:.3f}x"
         lines.append(_text(f"A planted slow-down of {found.planted:.0%}: seen as {seen}, {found.planted_verdict}"))
     return Group(table, *lines)

@@ -43,7 +43,7 @@ class Planted:
         rows = inputs[0].shape[0]
         large = rows >= _LARGE_ROWS
         kept = math.ceil(SHARE * rows) if large else rows
-        shape = (kept, *inputs[0].shape[1:])
+        shape = (len(inputs), kept, *inputs[0].shape[1:])
         if shape not in self.copies:
             self.copies[shape] = [t[:kept].clone() for t in inputs]
         if self.group.due() or large:

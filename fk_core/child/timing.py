@@ -7,8 +7,8 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 ``plain``  the calls alone on distinct cold slots
 
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
-window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls, and the parent's clock times
-it.
+window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls, and the parent's clock
+times it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from fk_core import alive
 from fk_core.harness import Harness
 from fk_core.leases.devices import cpu_device
 from fk_core.leases.flock import FlockLeases
@@ -22,7 +24,9 @@ from fk_core.settings import Limits, Settings
 OP, CASE = "softmax", "*/16x4"
 """The smallest case there is: a validation of it takes about a second."""
 
-LIMITS = Limits(build_s=60.0, call_s=20.0, total_s=120.0, memory_bytes=3 << 30, file_bytes=64 << 20, cpu_s=60.0)
+LIMITS = Limits(
+    build_s=60.0, call_s=20.0, first_call_s=20.0, total_s=120.0, memory_bytes=3 << 30, file_bytes=64 << 20, cpu_s=60.0
+)
 INSTANTS = int(os.environ.get("FK_TEST_INSTANTS", "3"))
 """At how many random instants each kind of process is killed."""
 
@@ -95,6 +99,16 @@ def processes_of(settings: Settings) -> dict[int, str]:
 def pid_of(settings: Settings, role: str) -> int:
     """The process of a role of this home, or 0."""
     return next((pid for pid, name in processes_of(settings).items() if name == f"fk-{role}"), 0)
+
+
+def kill(pid: int) -> None:
+    """kill -9 of one process, dead when this returns."""
+    if pid <= 1:
+        raise ValueError(f"{pid} is no process of ours")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    if not within(lambda: alive.started_ticks(pid) is None):
+        raise TimeoutError(f"{pid} does not die")
 
 
 def none_left(settings: Settings, timeout_s: float = 5.0) -> bool:

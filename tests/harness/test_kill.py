@@ -9,7 +9,6 @@ import contextlib
 import os
 import queue
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -28,11 +27,6 @@ from tests.server.wire_client import REPOSITORY, WireClient
 
 EXPECTED = ("PASSED", "WRONG_VALUES", "CRASHED", "PASSED")
 """What the driver's candidates get, in turn."""
-
-
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 class Driver:
@@ -182,7 +176,8 @@ def test_a_trusted_process(shared: Harness, role: str, dice: random.Random) -> N
             pass
         if role == "init" and shared.desk(shared.device()).level != "namespaces":
             pytest.skip("only the level of namespaces has one")
-        kill(found) if found else None
+        if found:
+            kit.kill(found)
         report = job.result()
         assert report.outcome in (Outcome.PASSED, Outcome.HARNESS_FAULT), report.summary
         assert report.blame in (None, "harness")
@@ -201,7 +196,7 @@ def killed_in_the_middle(shared: Harness, role: str) -> kit.Running:
     job = kit.Running(shared, kit.request(kit.SLOW))
     assert kit.within(lambda: any(doing.startswith("correctness") for doing in job.doing), 30.0)
     assert kit.within(lambda: victim(shared.settings, role) != 0)
-    kill(victim(shared.settings, role))
+    kit.kill(victim(shared.settings, role))
     return job
 
 
@@ -220,7 +215,7 @@ def test_killed_twice(shared: Harness, role: str) -> None:
     for number in (1, 2):
         assert kit.within(lambda n=number: job.doing.count("building") >= n, 30.0)  # type: ignore[misc]
         assert kit.within(lambda: victim(shared.settings, role) != 0)
-        kill(victim(shared.settings, role))
+        kit.kill(victim(shared.settings, role))
     report = job.result()
     assert report.outcome is Outcome.HARNESS_FAULT, report.summary
     assert report.blame == "harness"
@@ -241,16 +236,12 @@ def test_the_candidate(shared: Harness, dice: random.Random) -> None:
         kit.pause(dice, 1.5)
         while job.alive() and not victim(shared.settings, "candidate"):
             pass
-        kill(victim(shared.settings, "candidate") or job_less())
+        if found := victim(shared.settings, "candidate"):
+            kit.kill(found)
         report = job.result()
         assert report.outcome is Outcome.PASSED, report.summary
         assert kit.lease_is_free(shared.settings)
         assert kit.scratch_left(shared.settings) == []
-
-
-def job_less() -> int:
-    """A pid that nobody has: the job was done before its candidate could be killed."""
-    return 1 << 30
 
 
 def test_a_candidate_that_is_killed_each_time_has_crashed(shared: Harness) -> None:

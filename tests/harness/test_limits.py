@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -110,9 +111,9 @@ def test_at_import(tight: Harness, name: str, top: str, expected: Outcome) -> No
     assert all(case.outcome is not Outcome.PASSED for case in report.cases)
 
 
-def test_the_whole_takes_too_long(shared: Harness, settings: object) -> None:
+def test_the_whole_takes_too_long(tmp_path: Path) -> None:
     """Each call is within its limit, all of them together are not."""
-    limited = kit.settings_at(shared.settings.home.parent / "late", total_s=3.0)
+    limited = kit.settings_at(tmp_path, total_s=3.0)
     with Harness(limited) as harness:
         report = judged(harness, kit.candidate("time.sleep(0.5)"))
     assert report.outcome is Outcome.TIMED_OUT, report.summary

@@ -191,6 +191,8 @@ class FakeJudge:
         if do in ("audit", "audit_loop"):
             self.wrong_after -= 1
             found = self.wrong if self.wrong_after < 0 else 0
+            if do == "audit" and body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
+                found = 4
             return {"wrong": found, "checked": 4, "output": "y"}, []
         return {}, []
 

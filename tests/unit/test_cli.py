@@ -219,3 +219,15 @@ def test_serve_is_not_led_astray_by_files_of_the_project(tmp_path: Path, shadow:
     assert "shadowed" not in done.stderr
     assert done.returncode == 2, done.stderr
     assert "no HOST:PORT" in done.stderr
+
+
+def test_a_stub_in_a_pipe_is_the_source_and_nothing_else(tmp_path: Path) -> None:
+    env = {**os.environ, "FK_HOME": str(tmp_path / "home"), "FK_LOCK_DIR": str(tmp_path / "locks"), "COLUMNS": "40"}
+    run = [sys.executable, "-m", "fk_core.cli", "stub", "rms_norm"]
+    piped = subprocess.run(run, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(
+        [*run, "--json"], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert piped.stdout == json.loads(told.stdout)["source"]
+    compile(piped.stdout, "stub.py", "exec")
+    assert "Tolerance" in piped.stderr

@@ -168,7 +168,7 @@ def test_an_honest_answer(trial: Make) -> None:
 
 
 def test_several_requests_at_once_are_answered_in_order(trial: Make) -> None:
-    made = trial(lambda stage: stage.say({"findings": []}))
+    made = trial(lambda stage: stage.say({} if stage.body["do"] == "context" else {"findings": []}))
     made.end_load(made.begin_load(["RMSNorm"]))
     assert made.child.alive()
 
