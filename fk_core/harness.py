@@ -18,7 +18,7 @@ from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
-from fk_core.errors import BadPath, FkError, HarnessError, JournalError, RequestError
+from fk_core.errors import BadPath, FkError, HarnessError, JournalError, RequestError, UnknownAttempt
 from fk_core.leases import base as lease_base
 from fk_core.leases.devices import resolve, survey
 from fk_core.leases.status import gpu_status
@@ -235,8 +235,9 @@ class Harness:
         report = self._judged(hearing, problems, progress, cancel).model_copy(update={"attempt_id": attempt_id})
         try:
             self.journal.finish(attempt_id, report)
-        except JournalError as error:
-            raise JournalError(f"{error.message}; the verdict was: {report.summary}", hint=error.hint) from error
+        except (JournalError, UnknownAttempt) as error:
+            hint = error.hint if isinstance(error, JournalError) else "Something removes files from FK_HOME; exempt it"
+            raise JournalError(f"{error.message}; the verdict was: {report.summary}", hint=hint) from error
         self.floors.note_times(device, spec, report)
         return report
 

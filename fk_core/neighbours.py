@@ -67,4 +67,13 @@ class Neighbours:
 
 def strangers(registry: Registry, nvml: Nvml, uuid: str, using: set[int]) -> Look:
     """Looks at one GPU. ``using`` are processes of ours that have a context on it."""
-    return lambda: registry.foreign(nvml, uuid, using | registry.pids())
+
+    def look() -> list[Foreign]:
+        processes, ours = nvml.processes(uuid), using | registry.pids()
+        found = registry.among(processes, ours)
+        if using and using.isdisjoint(p.pid for p in processes):
+            # The driver counts by another pid namespace: an id that fits a process here does so by chance.
+            return found[: max(0, len(processes) - len(ours))]
+        return found
+
+    return look

@@ -21,6 +21,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         tmp_path_factory.mktemp("fk"),
         build_s=4.0,
         call_s=2.0,
+        first_call_s=3.0,
         memory_bytes=1500 * MIB,
         processes=24,
         log_bytes=64 << 10,

@@ -78,6 +78,12 @@ def test_ids_of_another_namespace(settings: Settings) -> None:
         pass
 
 
+def test_an_id_of_another_namespace_that_means_another_process_here(settings: Settings, stranger: int) -> None:
+    look = strangers(Registry(settings), FakeNvml(stranger, 1 << 30), "GPU-1", {11, 12})  # type: ignore[arg-type]
+    with Neighbours(look):
+        pass
+
+
 def test_a_stranger(settings: Settings, stranger: int) -> None:
     nvml = FakeNvml(stranger)
     with (

@@ -83,7 +83,7 @@ def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
         stuff = fill(mounted)
         with pytest.raises(JournalError, match="No space left"):
             harness.validate(kit.request())
-        code, answer = fk_validate(settings, kit.GOOD, tmp_path)
+        code, answer = fk_validate(settings, kit.WRONG, tmp_path)
         assert code == 3
         assert "No space left" in answer["error"]["message"]
         stuff.unlink()
@@ -207,9 +207,12 @@ def test_a_task_whose_code_fails(harness: Harness, tmp_path: Path, change: tuple
 
 def test_a_task_file_that_vanishes(harness: Harness, tmp_path: Path) -> None:
     with_task(harness, tmp_path, ('"level": 1', '"level": 1'))
-    harness.catalog.get(kit.OP)
-    shutil.rmtree(tmp_path / "tasks")
-    report = harness.validate(kit.request())
+
+    def progress(doing: str, share: float | None) -> None:
+        if doing == "building":
+            shutil.rmtree(tmp_path / "tasks")
+
+    report = harness.validate(kit.request(), progress)
     assert report.outcome in (Outcome.UNTESTABLE, Outcome.HARNESS_FAULT), report.summary
     assert report.blame == "harness"
     assert TASK.name in report.summary

@@ -1,4 +1,4 @@
-"""A machine whose truth is known: a clock that only moves when somebody works, a candidate and a judge that answer turns.
+"""A machine whose truth is known: a clock that moves when somebody works, a candidate and a judge that take turns.
 
 ``Side`` says how long things really take; ``Lies`` says what the candidate's process claims instead. The stopwatch sees
 the claims, and the clock sees the truth.
@@ -153,7 +153,7 @@ class FakeTrial:
 class _Headless:
     """What ``Trial._forged`` needs of a trial: a child that it can end."""
 
-    class child:  # noqa: N801
+    class child:
         @staticmethod
         def kill() -> None:
             pass

@@ -58,7 +58,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., wire.Channe
 
         def serve() -> None:
             try:
-                twin.main(theirs, {"provider": "counting", "device": "cpu", "task": "softmax", "scratch": "/x"} | config)
+                twin.main(
+                    theirs, {"provider": "counting", "device": "cpu", "task": "softmax", "scratch": "/x"} | config
+                )
             except Gone:
                 theirs.close()
 
@@ -120,7 +122,7 @@ def test_the_baseline_against_itself_on_the_cpu(tmp_path: Path) -> None:
     with Harness(settings) as harness:
         device = harness.device()
         for plant in ("", "candidate", "baseline"):
-            report = calibrate.run_twin(harness, "softmax", device=device, cases="quick", plant=plant)  # type: ignore[arg-type]
+            report = calibrate.run_twin(harness, "softmax", device=device, cases="quick", plant=plant)
             assert report.outcome is Outcome.PASSED, report.summary
             assert report.evidence == []
             assert not report.winner

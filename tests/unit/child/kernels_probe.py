@@ -1,4 +1,4 @@
-"""Run in a process of its own: ``compile FIRST,SECOND`` or ``interpret FILE`` (under TRITON_INTERPRET=1). Prints JSON."""
+"""Run in a process of its own: ``compile FIRST,SECOND``, or ``interpret FILE`` under TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -69,4 +69,6 @@ def interpret(path: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     action, argument = sys.argv[1:3]
-    sys.stdout.write(json.dumps([compile_for(int(n)) for n in argument.split(",")] if action == "compile" else interpret(argument)))
+    sys.stdout.write(
+        json.dumps([compile_for(int(n)) for n in argument.split(",")] if action == "compile" else interpret(argument))
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import itertools
 import mmap
 import os
 
@@ -94,7 +95,8 @@ def test_nothing_stays_open() -> None:
         other = open_arena(fd, made.size, CPU)
         os.close(fd)
         kept.append(other.tensor(0, (4,), torch.float32))
-        made.close(), made.close()
+        made.close()
+        made.close()
         other.close()
     del made, other
     kept[-1].fill_(2.0)  # the memory outlives its arena
@@ -110,6 +112,6 @@ def test_cursors_hand_out_aligned_places() -> None:
     places = [(cursor.take(size), size) for size in (1, 256, 0, 257, 4096, 3)]
     assert [at for at, _ in places] == [0, 256, 512, 512, 1024, 5120]
     assert all(at % ALIGN == 0 for at, _ in places)
-    for (at, size), (following, _) in zip(places, places[1:], strict=False):
+    for (at, size), (following, _) in itertools.pairwise(places):
         assert at + size <= following
     assert Cursor(1000).take(8) == 1000

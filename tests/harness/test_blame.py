@@ -1,0 +1,95 @@
+"""Second thoughts on a failed candidate."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fk_core import blame
+from fk_core.blame import CandidateLost, TryAgain, reconsider
+from fk_core.errors import HarnessError
+from fk_core.records.report import Outcome
+from fk_core.trial import CandidateFault
+
+
+class FakeChild:
+    def __init__(self, exit_status: str = "running", over_limit: str | None = None) -> None:
+        self.exit_status, self.over_limit = exit_status, over_limit
+
+    def alive(self) -> bool:
+        return self.exit_status == "running"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    place = tmp_path / "scratch"
+    place.mkdir()
+    return place
+
+
+def thoughts(fault: CandidateFault, child: FakeChild, scratch: Path, **more: Any) -> Exception:
+    given: dict[str, Any] = {"last": False, "shared": False, **more}
+    return reconsider(fault, child, scratch, scratch.parent, **given)  # type: ignore[arg-type]
+
+
+def fault(outcome: Outcome = Outcome.CRASHED, reason: str = "it ended") -> CandidateFault:
+    return CandidateFault(outcome, reason)
+
+
+@pytest.mark.parametrize("status", ["running", "exit 0", "exit 1", "signal 11 (SIGSEGV)", "signal 6 (SIGABRT)"])
+def test_its_own_end(scratch: Path, status: str) -> None:
+    its = fault()
+    assert thoughts(its, FakeChild(status), scratch) is its
+
+
+@pytest.mark.parametrize("status", ["unknown", "killed by the harness"])
+def test_an_end_that_nobody_wanted(scratch: Path, status: str) -> None:
+    assert isinstance(thoughts(fault(), FakeChild(status), scratch), CandidateLost)
+    assert isinstance(thoughts(fault(), FakeChild(status), scratch, last=True), CandidateLost)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.TAMPERED, Outcome.WRONG_VALUES, Outcome.MUTATED])
+def test_what_the_harness_killed_it_for(scratch: Path, outcome: Outcome) -> None:
+    its = fault(outcome)
+    assert thoughts(its, FakeChild("killed by the harness"), scratch) is its
+
+
+def test_over_a_limit(scratch: Path) -> None:
+    its = fault(Outcome.OVER_LIMIT)
+    assert thoughts(its, FakeChild("killed by the harness", "memory"), scratch) is its
+
+
+def test_sigkill_once_and_twice(scratch: Path) -> None:
+    its, child = fault(), FakeChild("signal 9 (SIGKILL)")
+    assert isinstance(thoughts(its, child, scratch), TryAgain)
+    assert thoughts(its, child, scratch, last=True) is its
+
+
+@pytest.mark.parametrize(
+    "reason", ["out of memory: CUDA out of memory. Tried", "RuntimeError: CUDA error: unspecified"]
+)
+def test_a_gpu_that_others_used(scratch: Path, reason: str) -> None:
+    its = fault(Outcome.CRASHED, reason)
+    first = thoughts(its, FakeChild(), scratch, shared=True)
+    assert isinstance(first, TryAgain)
+    assert first.alone
+    assert thoughts(its, FakeChild(), scratch, shared=True, last=True) is its
+    assert thoughts(its, FakeChild(), scratch) is its
+
+
+def test_a_scratch_that_vanished(scratch: Path) -> None:
+    shutil.rmtree(scratch)
+    assert isinstance(thoughts(fault(Outcome.BUILD_FAILED), FakeChild(), scratch), HarnessError)
+
+
+def test_a_full_disk(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By others it is the harness's fault, by the candidate's own files its own."""
+    monkeypatch.setattr(blame, "_disk_full", lambda home: True)
+    its = fault(Outcome.BUILD_FAILED)
+    assert isinstance(thoughts(its, FakeChild(), scratch), HarnessError)
+    monkeypatch.setattr(blame, "_OWN_BYTES", 1 << 16)
+    (scratch / "much").write_bytes(b"x" * (1 << 17))
+    assert thoughts(its, FakeChild(), scratch) is its
