@@ -7,6 +7,7 @@ What was built is kept by the source's own hash, so that it serves the same sour
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -46,13 +47,13 @@ def worthwhile(source: str, desk: Desk) -> bool:
 class Prebuild:
     """Builders at work for the candidate whose scratch directory is given; :meth:`finish` waits for them."""
 
-    def __init__(self, desk: Desk, source: str, scratch: Path, builds: list[dict[str, Any]]) -> None:
-        self.desk, self.source, self.cache = desk, source, scratch / "triton"
+    def __init__(self, desk: Desk, source: str, scratch: Path, owner: int | None, builds: list[dict[str, Any]]) -> None:
+        self.desk, self.source, self.cache, self.owner = desk, source, scratch / "triton", owner
         self.kept = _store(desk, source)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._children: list[Child] = []
-        copy_cache(self.kept, self.cache)
+        copy_cache(self.kept, self.cache, owner)
         count = max(1, min(MOST, (os.cpu_count() or 1) // 2, len(builds)))
         # Those with many shapes first, dealt out in turn, so that no process gets all the long ones.
         ordered = sorted(builds, key=lambda row: -len(row["inputs"]))
@@ -86,7 +87,7 @@ class Prebuild:
             with self._lock:
                 self._children.remove(child)
             if not self._stop.is_set():
-                copy_cache(scratch / "triton", self.cache)
+                copy_cache(scratch / "triton", self.cache, self.owner)
             sweep.remove(scratch)
 
     def finish(self) -> None:
@@ -103,10 +104,11 @@ class Prebuild:
             child.kill()
 
 
-def copy_cache(source: Path, target: Path) -> int:
-    """Copy the plain files of a compiler cache, one directory deep; what is there already stays. Gives how many.
+def copy_cache(source: Path, target: Path, owner: int | None = None) -> int:
+    """Copy the plain files of a Triton cache, one directory deep; what is there already stays. Gives how many.
 
-    ``source`` may have been written by anyone: links and special files are left out, sizes are bounded.
+    ``source`` may have been written by anyone: links and special files are left out, sizes are bounded. ``owner``: the
+    uid that gets what is new, so that it can add to it.
     """
     count = 0
     if source.is_symlink() or not source.is_dir():
@@ -116,13 +118,14 @@ def copy_cache(source: Path, target: Path) -> int:
             continue
         there = target / folder.name
         there.mkdir(parents=True, exist_ok=True)
+        _give(there, owner)
         for file in folder.iterdir():
             if not (there / file.name).exists():
-                count += _copy_file(file, there / file.name)
+                count += _copy_file(file, there / file.name, owner)
     return count
 
 
-def _copy_file(source: Path, target: Path) -> int:
+def _copy_file(source: Path, target: Path, owner: int | None) -> int:
     try:
         fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -131,13 +134,28 @@ def _copy_file(source: Path, target: Path) -> int:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > _FILE_BYTES:
             return 0
-        # Whole or not at all: others may be reading here.
-        part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-        with part.open("wb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 20)
+        data = reader.read(_FILE_BYTES + 1)
+    if source.name.startswith("__grp__"):
+        # Triton's list of the files of one kernel names them by full path.
+        try:
+            paths = json.loads(data)["child_paths"]
+            data = json.dumps(
+                {"child_paths": {n: str(target.parent / Path(p).name) for n, p in paths.items()}}
+            ).encode()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return 0
+    # Whole or not at all: others may be reading here.
+    part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    part.write_bytes(data)
     part.chmod(0o644)
+    _give(part, owner)
     part.replace(target)
     return 1
+
+
+def _give(path: Path, owner: int | None) -> None:
+    if owner is not None and os.geteuid() == 0:
+        os.chown(path, owner, owner, follow_symlinks=False)
 
 
 def _store(desk: Desk, source: str) -> Path:

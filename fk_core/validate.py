@@ -277,7 +277,7 @@ class Validation:
         try:
             self.h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
             keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
-            with self._built_ahead(trial.scratch, opened):
+            with self._built_ahead(trial, opened):
                 stopwatch.plan(self.h.cases, keys)
                 trial.end_load(loading)
         except BaseException:
@@ -286,12 +286,14 @@ class Validation:
         trial.open(opened)
 
     @contextlib.contextmanager
-    def _built_ahead(self, scratch: Path, opened: Frame) -> Iterator[None]:
+    def _built_ahead(self, trial: Trial, opened: Frame) -> Iterator[None]:
         """Kernels are compiled while the candidate starts."""
         if self.spawn is not None or not prebuild.worthwhile(self.h.request.source, self.desk):
             yield
             return
-        ahead = prebuild.Prebuild(self.desk, self.h.request.source, scratch, opened.body["builds"])
+        ahead = prebuild.Prebuild(
+            self.desk, self.h.request.source, trial.scratch, trial.child.uid, opened.body["builds"]
+        )
         try:
             yield
         finally:

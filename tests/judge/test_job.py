@@ -158,6 +158,39 @@ def test_unwritten_rows(sit: Sit, op: str, rows: str) -> None:
     assert told["outcome"] in ("WRONG_VALUES", "NON_FINITE")
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_memory_that_a_call_gets_holds_nothing_right(sit: Sit, op: str) -> None:
+    """Freed memory comes back with what it held: the results of a moment ago, were it not filled with something else."""
+    seen: list[float] = []
+
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        def look(*inputs: Tensor) -> Any:
+            y = outputs(forward(*inputs))[0]
+            size = y.numel() * y.element_size()
+            del y
+            seen.append(float((torch.empty(size, dtype=torch.uint8) == 0x7F).double().mean()))
+            return forward(*inputs)
+
+        return look
+
+    court = sit(op, wrap)
+    for i in range(10):
+        assert court.call(i)["ok"]
+    assert seen == [1.0] * 10
+
+
+def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
+    court = sit("softmax", form="plain")
+    assert court.call(0)["ok"]
+    laid = court.job.lay(0)
+    for place in laid["outputs"]:
+        assert bool((court.job.arena.tensor(place["at"], (place["bytes"],), torch.uint8) == 0xFF).all())
+    call = court.job.laid["call"]
+    said = {"shape": list(call.shapes["x"]), "dtype": str(call.dtype)[6:], "device": "cpu", "copied": True}
+    told = court.job.judge(0, [said], [], [])
+    assert (told["ok"], told["outcome"]) == (False, "NON_FINITE")
+
+
 def test_only_few_rows_wrong_in_a_shape_of_no_case(sit: Sit) -> None:
     def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
         def special(x: Tensor) -> Tensor:
@@ -326,6 +359,7 @@ def test_weights_that_can_not_be_read_back(sit: Sit, state: str) -> None:
     found = court.weights()
     assert found is not None
     assert not found["ok"]
+    assert ("gone" if state == "gone" else "changed") in found["note"]
 
 
 def reusing(forward: Forward, state: dict[str, Tensor]) -> Forward:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fk_core.prebuild import copy_cache
 
 ROOT = Path(__file__).parents[3]
 TRITON = """
@@ -71,15 +74,8 @@ class Built:
     binaries: list[str]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+def run(folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All jobs, one process for the imports."""
-    folder = tmp_path_factory.mktemp("builds")
-    jobs = []
-    for number, (source, calls) in enumerate(JOBS.values()):
-        path = folder / f"kernel_{number}.py"
-        path.write_text(source, encoding="utf-8")
-        jobs.append({"path": str(path), "cache": str(folder / f"cache_{number}"), "calls": calls})
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HOME": str(folder)}
     done = subprocess.run(
@@ -87,8 +83,49 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
         input=json.dumps(jobs), capture_output=True, env=env, cwd=ROOT, timeout=200, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    binaries = [sorted(p.name for p in Path(job["cache"]).rglob("*.cubin")) for job in jobs]  # type: ignore[arg-type]
-    return {n: Built(t, b) for n, t, b in zip(JOBS, json.loads(done.stdout), binaries, strict=True)}
+    told: list[dict[str, Any]] = json.loads(done.stdout)
+    return told
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("builds")
+
+
+@pytest.fixture(scope="module")
+def built(folder: Path) -> dict[str, Built]:
+    jobs = []
+    for number, (source, calls) in enumerate(JOBS.values()):
+        path = folder / f"kernel_{number}.py"
+        path.write_text(source, encoding="utf-8")
+        jobs.append({"path": str(path), "cache": str(folder / f"cache_{number}"), "calls": calls})
+    told = run(folder, jobs)
+    binaries = [sorted(p.name for p in Path(str(job["cache"])).rglob("*.cubin")) for job in jobs]
+    return {n: Built(t, b) for n, t, b in zip(JOBS, told, binaries, strict=True)}
+
+
+def test_a_copied_cache_serves_the_same_source_elsewhere(built: dict[str, Built], folder: Path) -> None:
+    """Whoever finds its kernels compiled writes nothing; a cache whose index still names the old place serves nobody."""
+    source, calls = JOBS["two block sizes"]
+    path, copied, stale = folder / "elsewhere.py", folder / "copied", folder / "stale"
+    path.write_text(source, encoding="utf-8")
+    original = folder / "cache_0"
+    assert copy_cache(original, copied) > 0
+    shutil.copytree(original, stale)
+    moved = folder / "cache_0_gone"
+    original.rename(moved)
+    try:
+        before = {cache: files(cache) for cache in (copied, stale)}
+        told = run(folder, [{"path": str(path), "cache": str(c), "calls": calls} for c in (copied, stale)])
+    finally:
+        moved.rename(original)
+    assert [t["done"] for t in told] == [2, 2]
+    assert files(copied) == before[copied]
+    assert files(stale) != before[stale]
+
+
+def files(cache: Path) -> dict[str, int]:
+    return {str(p.relative_to(cache)): p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file()}
 
 
 def test_kernels_are_compiled_into_the_cache(built: dict[str, Built]) -> None:
