@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from fk_core import alive
 from fk_core.harness import Harness
@@ -29,6 +30,10 @@ LIMITS = Limits(
 )
 INSTANTS = int(os.environ.get("FK_TEST_INSTANTS", "3"))
 """At how many random instants each kind of process is killed."""
+
+sees_all = pytest.mark.skipif(
+    os.geteuid() != 0, reason="trusted processes are undumpable: only root can read which home they work for"
+)
 
 _TEMPLATE = """
 import ctypes, os, signal, sys, time

@@ -19,6 +19,7 @@ from tests.harness import kit
 GPU = Device(kind="cuda", uuid="GPU-1", index=0, name="Planted", compute_capability="9.0", driver="1")
 
 
+@kit.sees_all
 def test_many_threads_warm_one_desk(harness: Harness, settings: Settings) -> None:
     desk = harness.desk(harness.device())
     threads = [threading.Thread(target=desk.warm) for _ in range(8)]
@@ -30,6 +31,7 @@ def test_many_threads_warm_one_desk(harness: Harness, settings: Settings) -> Non
     assert names.count("fk-zygote") == names.count("fk-judge") == 1, names
 
 
+@kit.sees_all
 def test_dead_processes_are_replaced(shared: Harness) -> None:
     desk = shared.desk(shared.device())
     for role in ("judge", "zygote"):
@@ -40,6 +42,7 @@ def test_dead_processes_are_replaced(shared: Harness) -> None:
     assert kit.passed(shared.validate(kit.request()))
 
 
+@kit.sees_all
 @pytest.mark.parametrize("role", ["judge", "zygote"])
 def test_one_that_was_killed_between_jobs_is_no_reason_for_a_second_try(shared: Harness, role: str) -> None:
     kit.kill(kit.pid_of(shared.settings, role))

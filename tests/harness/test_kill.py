@@ -164,6 +164,7 @@ def victim(settings: Settings, role: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(100 + 40 * kit.INSTANTS)
+@kit.sees_all
 @pytest.mark.parametrize("role", ["zygote", "judge", "keeper of judge", "keeper of candidate", "init"])
 def test_a_trusted_process(shared: Harness, role: str, dice: random.Random) -> None:
     """Never the candidate's fault: tried once more, and told."""
@@ -200,6 +201,7 @@ def killed_in_the_middle(shared: Harness, role: str) -> kit.Running:
     return job
 
 
+@kit.sees_all
 @pytest.mark.parametrize("role", ["zygote", "judge", "keeper of judge", "keeper of candidate"])
 def test_a_second_try_is_told(shared: Harness, role: str) -> None:
     report = killed_in_the_middle(shared, role).result()
@@ -207,6 +209,7 @@ def test_a_second_try_is_told(shared: Harness, role: str) -> None:
     assert any("second try" in warning for warning in report.warnings)
 
 
+@kit.sees_all
 @pytest.mark.parametrize("role", ["zygote", "judge", "keeper of candidate"])
 def test_killed_twice(shared: Harness, role: str) -> None:
     """Then it is the harness's fault, and never answered from the record."""

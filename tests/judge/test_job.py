@@ -160,7 +160,7 @@ def test_unwritten_rows(sit: Sit, op: str, rows: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_memory_that_a_call_gets_holds_nothing_right(sit: Sit, op: str) -> None:
-    """Freed memory comes back with what it held: the results of a moment ago, were it not filled with something else."""
+    """Freed memory comes back with the results of a moment ago, were it not filled with something else."""
     seen: list[float] = []
 
     def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
