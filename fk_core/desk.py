@@ -91,8 +91,12 @@ class Desk:
             self._stop()
             capability = self.device.compute_capability.replace(".", "")
             zygote = Zygote(self.settings, interpret=self.cpu, target=int(capability) if capability else None)
-            with _disk_faults("the trusted caches"):
-                self.versions = zygote.start()
+            try:
+                with _disk_faults("the trusted caches"):
+                    self.versions = zygote.start()
+            except BaseException:
+                zygote.close()
+                raise
             self._zygote = zygote
         if not self.level:
             self.level = levels.choose(self.settings)

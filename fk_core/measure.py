@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from fk_core.child.wire import Frame
 from fk_core.desk import JudgeSession
 from fk_core.errors import Cancelled
 from fk_core.leases.base import Lease
-from fk_core.records.claims import CaptureClaim, Claim, FullTurn, GatedTurn, PlainTurn
+from fk_core.records.claims import CaptureClaim, Claim, FullTurn, GatedTurn, LayoutClaim, PlainTurn
 from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
@@ -32,6 +31,16 @@ _CPU_TURN_S = 0.02
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
 _EAGER_TURN_S = 0.004
+
+
+_PRIME, _TIMED = 1, 2
+_USABLE = 0.8
+"""Share of the rounds that must have given a positive time for both sides: dropping more would select the good ones."""
+_PATIENCE = 3
+_GATE_SHARE = 0.02
+"""How far a candidate's gate may read from the baseline's: the same kernel over the same bytes in another process."""
+_SLACK_US = 60.0
+"""Difference of two processes' own overheads in a turn that means nothing."""
 
 
 class _Done(Claim):
@@ -59,6 +68,35 @@ class CaseTiming:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """Microseconds a call that one gated turn claims, and what this process's clock saw beyond them."""
+
+    full: float
+    gate: float
+    wall: float
+    calls: int
+
+    def believed(self, gate: float) -> float:
+        """The gate's reading, as far as the baseline's own gates bear it out."""
+        return min(max(self.gate, gate * (1 - _GATE_SHARE)), gate * (1 + _GATE_SHARE))
+
+    def op(self, gate: float) -> float:
+        """Time of the call itself."""
+        return self.full - self.believed(gate)
+
+    def unexplained(self, gate: float) -> float:
+        """What the clock saw beyond the readings: flushes, launches, the way there and back, and what was hidden."""
+        return self.wall - self.full - self.believed(gate)
+
+
+@dataclass(frozen=True)
+class _Round:
+    layout: int
+    candidate: list[_Turn]
+    baseline: list[_Turn]
+
+
 @dataclass
 class _Prepared:
     timing: CaseTiming
@@ -66,8 +104,8 @@ class _Prepared:
     calls: int
     block: int
     seeds: list[tuple[int, int]] = field(default_factory=list)
-    layouts: list[Any] = field(default_factory=list)
-    """The candidate's captures; empty where it is timed eagerly."""
+    layouts: list[LayoutClaim] = field(default_factory=list)
+    """What both sides captured, as the baseline says it; empty where the case is timed eagerly."""
     graph_baseline: bool = False
 
 
@@ -81,6 +119,8 @@ class _Laid:
     seeds: list[tuple[int, int]]
     graph_baseline: bool
     floor_us: float | None
+    layouts: list[LayoutClaim]
+    """The baseline's captures: the same seeds give the candidate the same calls in the same order."""
 
 
 class Stopwatch:
@@ -115,7 +155,11 @@ class Stopwatch:
         for number, group in enumerate(self._groups):
             self._check()
             laid = self._laid if number == 0 else [self._lay_out(case) for case in group]
-            prepared = [self._prepare(one) for one in laid]
+            try:
+                prepared = [self._prepare(one) for one in laid]
+            finally:
+                for one in laid:
+                    one.frame.close_fds()
             with exclusive(lease, self.trial):
                 for p in prepared:
                     self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
@@ -142,7 +186,8 @@ class Stopwatch:
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
         baseline = self.judge.ask("time", case=case.id, seeds=seeds, plain=self.t.plain_layouts).body
         floor_us = None if self.cpu else self.judge.ask("floor", case=case.id).body["floor_us"]
-        return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), floor_us)
+        layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]
+        return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), floor_us, layouts_of)
 
     def _prepare(self, laid: _Laid) -> _Prepared:
         """The candidate's side of a case."""
@@ -152,8 +197,7 @@ class Stopwatch:
             arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
             self.trial.ask(arena, _Done, fds=tuple(frame.fds))
         finally:
-            for fd in frame.fds:
-                os.close(fd)
+            frame.close_fds()
         claim = self.trial.ask(
             order | {"seeds": laid.seeds, "plain": self.t.plain_layouts},
             CaptureClaim,
@@ -168,24 +212,26 @@ class Stopwatch:
         if claim.unjoined:
             raise stream_fault(case.id, claim.reason)
         if claim.capturable:
-            self._inspect(claim, prepared)
-            self._audit(prepared)
+            self._inspect(claim, laid, prepared)
+            if laid.graph_baseline:
+                prepared.layouts = laid.layouts
+                self._audit(prepared)
         if not claim.capturable or not laid.graph_baseline:
             self.trial.ask({**order, "do": "eager"}, _Done)
             self.judge.ask("eager", case=case.id)
         return prepared
 
-    def _inspect(self, claim: CaptureClaim, prepared: _Prepared) -> None:
-        """Refuse what a captured graph must not hold, and note how its nodes hang together."""
-        if len(claim.layouts) != len(prepared.seeds) or any(
-            sorted(x.order) != list(range(x.calls)) for x in claim.layouts
-        ):
-            raise CandidateFault(Outcome.TAMPERED, "the captures do not fit what was asked for")
+    def _inspect(self, claim: CaptureClaim, laid: _Laid, prepared: _Prepared) -> None:
+        """Refuse what a captured graph must not hold, and captures of other calls than were asked for."""
         for layout in claim.layouts:
             hosts = layout.nodes.get("host", 0)
             if hosts:
                 raise host_fault(prepared.timing.case.id, hosts)
-        prepared.layouts = claim.layouts
+        told = [(layout.calls, layout.order) for layout in claim.layouts]
+        if len(told) != len(laid.seeds) or (
+            laid.graph_baseline and told != [(layout.calls, layout.order) for layout in laid.layouts]
+        ):
+            raise _forged("the captures are not those that were asked for", prepared.timing.case.id)
         prepared.timing.programmatic = any(x.programmatic for x in claim.layouts)
 
     # -- timing ----------------------------------------------------------------------------------------------------
@@ -205,34 +251,25 @@ class Stopwatch:
                 p.timing.notes.append(f"{held}; timed again" + (f", and still: {', '.join(again)}" if again else ""))
 
     def _time_gated(self, p: _Prepared) -> None:
-        timing, case = p.timing, p.timing.case.id
+        timing = p.timing
         timing.mode = "gate nodes"
         began = time.monotonic()
-        rounds: list[tuple[int, float]] = []
-        seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
-        over: dict[str, list[float]] = {"candidate": [], "baseline": []}
         count = len(p.layouts)
         theirs, ours = self._draws(count), self._draws(count)
-        self._gated("candidate", case, 0), self._gated("baseline", case, 0)
+        self._gated("candidate", p, 0), self._gated("baseline", p, 0)
+        rounds: list[_Round] = []
         while True:
             n = len(rounds)
             pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
-            values: dict[str, list[float]] = {"candidate": [], "baseline": []}
+            turns: dict[str, list[_Turn]] = {"candidate": [], "baseline": []}
             for side in self._abba():
-                us, overhead = self._gated(side, case, pair[side])
-                values[side].append(us)
-                over[side].append(overhead / p.layouts[pair[side]].calls)
-            means = {side: statistics.fmean(v) for side, v in values.items()}
-            for side, mean in means.items():
-                seen[side].append(mean)
-            if min(means.values()) > 0:
-                rounds.append((n % count, math.log(means["baseline"] / means["candidate"])))
-            spent = time.monotonic() - began
-            stop = self._stop(rounds, spent, n + 1)
+                turns[side].append(self._gated(side, p, pair[side]))
+            rounds.append(_Round(n % count, turns["candidate"], turns["baseline"]))
+            stop = self._stop(_ratios(rounds), len(rounds), time.monotonic() - began)
             if stop:
                 timing.stopped_because = stop
                 break
-        self._conclude(timing, rounds, seen, over)
+        self._conclude(timing, rounds)
         timing.plain = self._plain(p)
 
     def _draws(self, count: int) -> list[int]:
@@ -242,8 +279,10 @@ class Stopwatch:
         a, b = "baseline", "candidate"
         return (a, b, b, a) if self.random.random() < 0.5 else (b, a, a, b)
 
-    def _stop(self, rounds: list[tuple[int, float]], spent_s: float, tried: int) -> str:
-        if tried >= 8 * self.t.min_rounds:
+    def _stop(self, rounds: list[tuple[int, float]], tried: int, spent_s: float) -> str:
+        """Why to stop, or nothing. ``rounds`` are the usable ones among those tried."""
+        late = spent_s > self.t.budget_max_s
+        if len(rounds) < _USABLE * tried and (late or tried >= _PATIENCE * self.t.min_rounds):
             return "too many rounds without a usable reading"
         if len(rounds) < self.t.min_rounds:
             return ""
@@ -251,52 +290,66 @@ class Stopwatch:
         half = found.half_width
         if half is None:
             return "too few layouts"
+        if late:
+            return "the budget was spent"
         if (len(rounds) - self.t.min_rounds) % self.t.step_rounds:
             return ""
         if half <= max(self.t.target_half_width, 0.08 * abs(found.log_ratio)):
             return f"the interval is within {100 * half:.2f}%"
-        if spent_s > self.t.budget_max_s:
-            return "the budget was spent"
+        # Not before the budget is spent: stopping on significance early would bias what is reported.
         clear = abs(found.log_ratio) - math.hypot(half, self.floor) > 0
         return "the budget was spent and the sign is clear" if spent_s > self.t.budget_s and clear else ""
 
-    def _gated(self, side: str, case: str, layout: int) -> tuple[float, float]:
-        """One turn: microseconds a call, and by how much this clock saw the turn last longer than it claims."""
-        body: dict[str, Any] = {"do": "turn", "case": case, "layout": layout, "kind": "gated", "prime": 1, "timed": 2}
+    def _gated(self, side: str, p: _Prepared, layout: int) -> _Turn:
+        """One turn, and how long this process's clock saw it last."""
+        body: dict[str, Any] = {
+            "do": "turn",
+            "case": p.timing.case.id,
+            "layout": layout,
+            "kind": "gated",
+            "prime": _PRIME,
+            "timed": _TIMED,
+        }
         began = time.perf_counter()
         if side == "candidate":
             turn = self.trial.ask(body, GatedTurn)
         else:
             turn = GatedTurn.model_validate(self.judge.ask(**body).body)
         wall_us = (time.perf_counter() - began) * 1e6
-        if len(turn.full_us) != 2 or len(turn.gate_us) != 2:
-            raise CandidateFault(Outcome.TAMPERED, "a turn answered with another number of readings than were asked")
-        us = (statistics.fmean(turn.full_us) - statistics.fmean(turn.gate_us)) / turn.calls
-        # Three batches of full and gate ran; what the clock saw beyond the claim is shared among their calls.
-        return us, (wall_us - turn.span_us) / 3
+        if len(turn.full_us) != _TIMED or len(turn.gate_us) != _TIMED:
+            raise _forged("a turn answered with another number of readings than were asked", p.timing.case.id)
+        calls = p.layouts[layout].calls
+        full, gate = statistics.fmean(turn.full_us) / calls, statistics.fmean(turn.gate_us) / calls
+        # The primed batches ran as long as the timed ones.
+        return _Turn(full, gate, wall_us / ((_PRIME + _TIMED) * calls), calls)
 
-    def _conclude(
-        self,
-        timing: CaseTiming,
-        rounds: list[tuple[int, float]],
-        seen: dict[str, list[float]],
-        over: dict[str, list[float]],
-    ) -> None:
-        if len(rounds) < 3:
+    def _conclude(self, timing: CaseTiming, rounds: list[_Round]) -> None:
+        usable = _ratios(rounds)
+        if len(usable) < max(3.0, _USABLE * len(rounds)):
             timing.reason = "the calls are shorter than what the clock resolves"
             return
-        estimate = stopping.estimate(rounds, trim=self.t.trim)
-        candidate, baseline = statistics.median(seen["candidate"]), statistics.median(seen["baseline"])
+        estimate = stopping.estimate(usable, trim=self.t.trim)
+        gate = _baseline_gate(rounds)
+        candidate = statistics.median(t.op(gate) for r in rounds for t in r.candidate)
+        baseline = statistics.median(t.op(gate) for r in rounds for t in r.baseline)
+        over = {
+            "candidate": [t.unexplained(gate) for r in rounds for t in r.candidate],
+            "baseline": [t.unexplained(gate) for r in rounds for t in r.baseline],
+        }
         gap = statistics.median(over["candidate"]) - statistics.median(over["baseline"])
         spread = _spread(over["baseline"]) + _spread(over["candidate"])
-        if gap > max(self.t.witness * candidate, 4 * spread):
-            # This process's clock saw more time than the candidate's readings account for: the clock decides.
+        calls = statistics.median(t.calls for r in rounds for t in r.candidate)
+        slack = _SLACK_US / ((_PRIME + _TIMED) * calls)
+        if gap > max(self.t.witness * candidate, 4 * spread, slack):
+            # This process's clock saw more than the candidate's readings account for: the clock decides. Both sides ran
+            # the same flushes and gates, so what their turns differ by is what their calls differ by.
             timing.notes.append(
                 f"the outside clock saw {gap:.2f} us a call more than the candidate's readings; the clock decides"
             )
-            shift = math.log((candidate + gap) / candidate)
-            estimate = Estimate(estimate.log_ratio - shift, estimate.half_width, estimate.rounds, estimate.layouts)
-            candidate += gap
+            walls = [statistics.median(t.wall for r in rounds for t in side(r)) for side in (_theirs, _ours)]
+            candidate = max(baseline + walls[0] - walls[1], candidate)
+            ratio = math.log(baseline / candidate)
+            estimate = Estimate(ratio, estimate.half_width, estimate.rounds, estimate.layouts)
         timing.estimate, timing.candidate_us, timing.baseline_us = estimate, candidate, baseline
 
     def _plain(self, p: _Prepared) -> Estimate:
@@ -314,14 +367,16 @@ class Stopwatch:
                     "case": case,
                     "layout": pair[side],
                     "kind": "plain",
-                    "prime": 1,
-                    "timed": 2,
+                    "prime": _PRIME,
+                    "timed": _TIMED,
                 }
                 if side == "candidate":
                     turn = self.trial.ask(body, PlainTurn)
                 else:
                     turn = PlainTurn.model_validate(self.judge.ask(**body).body)
-                values[side].append(statistics.fmean(turn.plain_us) / turn.calls)
+                if len(turn.plain_us) != _TIMED:
+                    raise _forged("a turn answered with another number of readings than were asked", case)
+                values[side].append(statistics.fmean(turn.plain_us) / p.layouts[pair[side]].calls)
             rounds.append((n, math.log(statistics.fmean(values["baseline"]) / statistics.fmean(values["candidate"]))))
         return stopping.estimate(rounds, trim=0.0)
 
@@ -484,6 +539,39 @@ def exclusive(lease: Lease, trial: Trial) -> Iterator[None]:
         yield
     finally:
         lease.downgrade()
+
+
+def _theirs(r: _Round) -> list[_Turn]:
+    return r.candidate
+
+
+def _ours(r: _Round) -> list[_Turn]:
+    return r.baseline
+
+
+def _baseline_gate(rounds: list[_Round]) -> float:
+    return statistics.median(t.gate for r in rounds for t in r.baseline)
+
+
+def _ratios(rounds: list[_Round]) -> list[tuple[int, float]]:
+    """(layout, log ratio) of the rounds in which both sides took a positive time."""
+    gate = _baseline_gate(rounds)
+    found = []
+    for r in rounds:
+        candidate = statistics.fmean(t.op(gate) for t in r.candidate)
+        baseline = statistics.fmean(t.op(gate) for t in r.baseline)
+        if min(candidate, baseline) > 0:
+            found.append((r.layout, math.log(baseline / candidate)))
+    return found
+
+
+def _forged(what: str, case: str) -> CandidateFault:
+    evidence = Evidence(
+        kind="protocol",
+        what=what,
+        instead="leave the harness's own objects in the process alone; only define the class",
+    )
+    return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
 
 
 def _groups(cases: list[CaseSpec], budget: int = 6 << 30) -> list[list[CaseSpec]]:

@@ -16,7 +16,16 @@ from pydantic import ValidationError
 from fk_core.child import wire
 from fk_core.desk import JudgeSession
 from fk_core.errors import Cancelled
-from fk_core.records.claims import CallClaim, Claim, ExceptionClaim, FindingClaim, Findings, StateClaim, TryClaim
+from fk_core.records.claims import (
+    CallClaim,
+    Claim,
+    ContractClaim,
+    ExceptionClaim,
+    FindingClaim,
+    Findings,
+    StateClaim,
+    TryClaim,
+)
 from fk_core.records.report import CaseReport, Evidence, Mismatch, Outcome
 from fk_core.sandbox.launch import Child, ChildGone
 from fk_core.settings import Settings
@@ -108,7 +117,8 @@ class Trial:
 
     def _raised(self, body: dict[str, Any], do: str) -> CandidateFault:
         if "contract" in body:
-            return CandidateFault(Outcome.CONTRACT_BROKEN, str(body["contract"])[:2000])
+            said = ContractClaim.model_validate(body).contract[:2000]
+            return CandidateFault(Outcome.CONTRACT_BROKEN, said.encode("utf-8", "replace").decode("utf-8"))
         told = ExceptionClaim.model_validate(body.get("exception"))
         evidence = self._weigh(told.findings)
         text = f"{told.type}: {told.message}" + (f" ({told.where})" if told.where else "")
@@ -187,8 +197,7 @@ class Trial:
             arena = {"do": "arena", "name": "main", "size": self.plan["arena"]["size"]}
             self.ask(arena, _Nothing, fds=tuple(opened.fds))
         finally:
-            for fd in opened.fds:
-                os.close(fd)
+            opened.close_fds()
 
     def make(self, key: str) -> None:
         if key not in self._made:

@@ -6,6 +6,7 @@ memory, as bytes, and through descriptions that the parent has checked. Requests
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -83,6 +84,7 @@ class Judge:
             torch.cuda.synchronize()
         job.close()
         del job
+        gc.collect()  # a job and its desk hold each other
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -129,10 +131,14 @@ class Job:
         self.probe_start = cursor.offset
         room = max((self._room(i) for i in range(len(self.probes))), default=0)
         self.arena: Arena = create_arena(self.probe_start + _SHIFT + room, device)
+        # The baseline takes its weights from memory that the candidate can't reach.
+        self.private: Arena = create_arena(max(self.probe_start, 1), device)
         for key, recipe in self.modules.items():
             for name, place in recipe["state"].items():
-                self._view(place).copy_(self.states[key][name])
-        self.runner.arenas["main"] = self.arena
+                for arena in (self.arena, self.private):
+                    tensor = arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
+                    tensor.copy_(self.states[key][name])
+        self.runner.arenas["main"] = self.private
         self.starts: dict[int, int] = {}
         self.given: dict[str, Tensor] = {}
         self.laid: dict[str, Any] = {}
@@ -146,6 +152,7 @@ class Job:
         for case_id in list(self.timing.cases):
             self.timing.drop(case_id)
         self.arena.close()
+        self.private.close()
 
     def _choose(self, name: str) -> dict[tuple[str, str], Provider]:
         """The baseline of each class and dtype: the named provider, or the first installed one that has the kernels."""
@@ -297,6 +304,7 @@ class Job:
         self.starts[i] = shift
         cursor = Cursor(self.probe_start + shift)
         places = []
+        gaps: dict[str, tuple[dict[str, Any], Tensor]] = {}
         for name, tensor in values.items():
             stored = tensor
             if probe.relation == "strided":
@@ -310,6 +318,7 @@ class Job:
             }
             if probe.relation == "strided":
                 place["width"] = tensor.shape[-1]
+                gaps[name] = (place, stored)
             self.arena.tensor(place["at"], tuple(stored.shape), stored.dtype).copy_(stored)
             places.append(place)
         outputs = []
@@ -327,7 +336,7 @@ class Job:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.given = values
-        self.laid = {"i": i, "call": call, "places": places, "outputs": outputs, "again": again}
+        self.laid = {"i": i, "call": call, "places": places, "outputs": outputs, "again": again, "gaps": gaps}
         return {"key": self.keys[i], "seq": i, "inputs": places, "outputs": outputs, "again": again}
 
     def _references(self, call: Call, key: str, values: dict[str, Tensor]) -> dict[str, Reference]:
@@ -383,6 +392,9 @@ class Job:
             if baseline is not None:
                 baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
                 wrong, note = self._beside(judged, baseline, got, expected, rules, after, form)
+        between = self._between_rows()
+        if between and not wrong:
+            return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
         again = self._recheck()
         if earlier and not again:
             again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
@@ -414,7 +426,9 @@ class Job:
             shape, dtype = layout[name]
             wanted = str(dtype).removeprefix("torch.")
             outcome, said = "", ""
-            if row.get("problem"):
+            if row.get("foreign"):
+                outcome, said = "CONTRACT_BROKEN", f"output {name} must be a torch.Tensor: {row['problem']}"
+            elif row.get("problem"):
                 outcome, said = "TAMPERED", f"output {name} is no plain tensor: {row['problem']}"
             elif row["shape"] != list(shape):
                 outcome, said = "WRONG_SHAPE", f"output {name} has shape {row['shape']}; expected {list(shape)}"
@@ -480,6 +494,14 @@ class Job:
                 f"the production baseline {self.baseline['name']} gets {', '.join(skipped)} of this call wrong itself"
             )
         return wrong, note
+
+    def _between_rows(self) -> str:
+        """What was written where a strided argument has no elements."""
+        for name, (place, stored) in self.laid["gaps"].items():
+            now = self.arena.tensor(place["at"], tuple(stored.shape), stored.dtype)[..., place["width"] :]
+            if not compare.same_bits(now, stored[..., place["width"] :]):
+                return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
+        return ""
 
     def _recheck(self) -> str:
         for a in self.laid["again"]:

@@ -25,8 +25,6 @@ MAX_CALLS = 40
 CPU_CALLS = 4
 SUSPECTS = 3
 """Calls of a replay that differ from the baseline and are judged by the oracle."""
-SHARE_APART = 0.1
-"""Share of a call's samples that must be far from the baseline's before the call is suspect."""
 _MEMORY_SHARE = 0.2
 
 
@@ -204,18 +202,23 @@ class TimingDesk:
         turn = {"case": body["case"], "layout": body["layout"], "kind": "full", "prime": 0, "timed": 1, "fill": True}
         self.job.runner.do_turn(turn, [])
         dtypes = [dtype for _, dtype in output_layout(self.job.task, call).values()]
-        far: set[int] = set()
+        apart = torch.zeros(place.calls, dtype=torch.float64)
+        sampled = []
         for number, dtype in enumerate((dtypes * 2)[:2]):
-            theirs, ours = (_samples(case[side], place, number, dtype) for side in ("theirs", "ours"))
-            apart = _far(theirs, ours)
-            # Behind gate n stands call n - 1; nothing stands behind the first.
-            far |= {n for n in range(1, len(order)) if apart[order[n]]}
-        suspects = sorted(far)
-        judged = [n for n in suspects[:SUSPECTS] if self._wrong(case, order, n, body["sample_seed"])]
-        wrong = len(suspects) if len(judged) == min(len(suspects), SUSPECTS) else len(judged)
-        return {"wrong": wrong, "checked": len(order) - 1}
+            # Read once: what is compared now is what is judged below.
+            theirs, ours = (_samples(case[side], place, number, dtype).clone() for side in ("theirs", "ours"))
+            sampled.append(theirs)
+            apart += _share_apart(theirs, ours)
+        # Behind gate n stands call n - 1; nothing stands behind the first.
+        suspects = sorted((n for n in range(1, len(order)) if apart[order[n]] > 0), key=lambda n: -apart[order[n]])
+        looked = suspects[:SUSPECTS]
+        judged = [n for n in looked if self._wrong(case, order, n, body["sample_seed"], sampled)]
+        return {
+            "wrong": len(suspects) if looked and len(judged) == len(looked) else len(judged),
+            "checked": len(order) - 1,
+        }
 
-    def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int) -> bool:
+    def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, sampled: list[Tensor]) -> bool:
         """Whether the oracle, too, says that the samples behind gate ``n`` are wrong."""
         call, gate = case["call"], order[n]
         expected = self.job._references(call, case["key"], self._slot(case, order[n - 1]))
@@ -228,10 +231,9 @@ class TimingDesk:
             at = torch.tensor(kernels.positions(sample_seed + gate, words), device=self.device)
             each = 4 // dtype.itemsize
             picks = (at[:, None] * each + torch.arange(each, device=self.device)).reshape(-1)
-            got = _samples(case["theirs"], case["place"], number, dtype)[gate]
             ref, mag = expected[name]
             chosen = None if mag is None else mag.reshape(-1)[picks]
-            if not compare.judge(name, got, ref.reshape(-1)[picks], chosen, rules[name]).ok:
+            if not compare.judge(name, sampled[number][gate], ref.reshape(-1)[picks], chosen, rules[name]).ok:
                 return True
         return False
 
@@ -241,15 +243,18 @@ class TimingDesk:
         call = case["call"]
         expected = self.job._references(call, case["key"], self._slot(case, body["slot"]))
         rules = self.job._rules(call, False)
+        wrong: dict[str, Any] = {"wrong": 0}
         for place, (name, (shape, dtype)) in zip(
             case["outputs"], output_layout(self.job.task, call).items(), strict=True
         ):
             got = case["theirs"].tensor(place["at"], shape, dtype).clone()
             ref, mag = expected[name]
+            # What is there now must not pass for the next answer.
+            case["theirs"].tensor(place["at"], (place["bytes"],), torch.uint8).fill_(0xFF)
             found = compare.judge(name, got, ref, mag, rules[name])
-            if not found.ok:
-                return {"wrong": 1, "judgement": found.as_dict(), "output": name}
-        return {"wrong": 0}
+            if not found.ok and not wrong["wrong"]:
+                wrong = {"wrong": 1, "judgement": found.as_dict(), "output": name}
+        return wrong
 
     def drop(self, case_id: str) -> dict[str, Any]:
         self.job.runner.do_drop({"case": case_id}, [])
@@ -268,13 +273,13 @@ def _samples(arena: Arena, place: Place, number: int, dtype: torch.dtype) -> Ten
     return raw.view(dtype)
 
 
-def _far(one: Tensor, other: Tensor) -> list[bool]:
-    """Row by row, whether samples differ by more than two right answers may: loosely, the oracle has the last word."""
+def _share_apart(one: Tensor, other: Tensor) -> Tensor:
+    """Row by row, the share of samples that differ by more than two right answers may; the oracle has the last word."""
     a, b = one.double(), other.double()
     if not one.is_floating_point():
-        return [bool(x) for x in (a != b).any(dim=1).tolist()]
+        return (a != b).double().mean(dim=1).cpu()
     near = 2.0**-5 if one.element_size() == 2 else 2.0**-10
     scale = b.nan_to_num(0.0, 0.0, 0.0).square().mean(dim=1, keepdim=True).sqrt()
     apart = (a - b).abs() > near * b.abs() + near / 8 * scale
     apart |= a.isfinite() != b.isfinite()
-    return [bool(x) for x in (apart.double().mean(dim=1) > SHARE_APART).tolist()]
+    return apart.double().mean(dim=1).cpu()

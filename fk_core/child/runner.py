@@ -121,12 +121,10 @@ class Runner:
     def _collect(self, result: Any, places: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Tensor]]:
         described: list[dict[str, Any]] = []
         tensors: list[Tensor] = []
-        if result is not None and type(result) not in (tuple, list) and plain_tensor(result):
-            return [{"problem": plain_tensor(result)}], []
         for number, value in enumerate(outputs_of(result)):
             problem = plain_tensor(value)
             if problem:
-                described.append({"problem": problem})
+                described.append({"problem": problem, "foreign": not isinstance(value, Tensor)})
                 continue
             shape, dtype = list(_size(value)), str(_dtype(value)).removeprefix("torch.")
             row: dict[str, Any] = {"shape": shape, "dtype": dtype, "device": _device(value).type}

@@ -118,7 +118,7 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
     """The tensors that a call returned, in order; None gives none."""
     if result is None:
         return []
-    return list(result) if isinstance(result, (tuple, list)) else [result]
+    return list(result) if type(result) in (tuple, list) else [result]
 
 
 def capture(clock: DeviceClock, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:

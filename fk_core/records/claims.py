@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Text = Annotated[str, Field(max_length=4000)]
+Index = Annotated[int, Field(ge=0, le=64)]
 Micros = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 
 
@@ -30,6 +31,8 @@ class Findings(Claim):
 
 class OutputClaim(Claim):
     problem: Text | None = None
+    foreign: bool = False
+    """It is no tensor at all."""
     shape: list[int] = Field(default_factory=list, max_length=16)
     dtype: Text = ""
     device: Text = ""
@@ -38,8 +41,8 @@ class OutputClaim(Claim):
 
 class CallClaim(Claim):
     outputs: list[OutputClaim] = Field(max_length=64)
-    aliases: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = Field(max_length=512)
-    earlier: list[int] = Field(default_factory=list, max_length=64)
+    aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=512)
+    earlier: list[Index] = Field(default_factory=list, max_length=64)
     """Outputs that share memory with outputs of the calls before."""
 
 
@@ -87,6 +90,10 @@ class PlainTurn(Claim):
     plain_us: list[Micros] = Field(max_length=64)
     span_us: Micros
     calls: int = Field(ge=1, le=4096)
+
+
+class ContractClaim(Claim):
+    contract: Annotated[str, Field(max_length=200_000)]
 
 
 class ExceptionClaim(Claim):

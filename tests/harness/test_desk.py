@@ -12,6 +12,7 @@ from fk_core.desk import Desk
 from fk_core.errors import Cancelled, DeviceBroken, HarnessError, LeaseTimeout
 from fk_core.harness import Harness
 from fk_core.records.device import Device
+from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
 from fk_core.turns import Turns
 from tests.harness import kit
@@ -49,6 +50,20 @@ def test_one_that_was_killed_between_jobs_is_no_reason_for_a_second_try(shared: 
     report = shared.validate(kit.request())
     assert kit.passed(report)
     assert report.warnings == []
+
+
+def test_a_zygote_that_fails_to_start_is_not_left(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(self: Zygote, timeout_s: float = 120.0) -> dict[str, Any]:
+        return started(self, 0.01)
+
+    started = Zygote.start
+    with monkeypatch.context() as patch:
+        patch.setattr(Zygote, "start", hangs)
+        report = harness.validate(kit.request())
+    assert report.outcome.value == "HARNESS_FAULT"
+    assert "zygote" in report.summary
+    assert kit.none_left(harness.settings)
+    assert kit.passed(harness.validate(kit.request()))
 
 
 def test_a_closed_harness(settings: Settings) -> None:

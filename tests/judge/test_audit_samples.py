@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fk_core.child.judge_timing import _far
+from fk_core.child.judge_timing import _share_apart
 
 ROWS, VALUES = 40, 64
+
+
+def _far(one: torch.Tensor, other: torch.Tensor) -> list[bool]:
+    return [share > 0 for share in _share_apart(one, other).tolist()]
 
 
 def softmax(seed: int) -> torch.Tensor:

@@ -21,16 +21,6 @@ from tests.judge.fakes import CALLS, Bench, Lies, Side
 Make = Callable[..., Bench]
 
 
-def known(reason: str) -> pytest.MarkDecorator:
-    """A fault that is known and still there; strict, so that the mark goes when the fault does."""
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
-_WITNESS = known("the outside clock is compared with the span that the process claims, not with its readings")
-_CALLS = known("the number of calls is the process's own claim")
-_ATTEMPTS = known("rounds without a usable reading count neither as tried nor against the budget")
-
-
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     settings = Settings(home=tmp_path, lock_dir=tmp_path)
@@ -121,7 +111,6 @@ def test_turns_alternate(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(rounds) == {"bccb", "cbbc"}
 
 
-@known("64 rounds end it, with a reason that is not so")
 def test_the_budget_ends_it(bench: Make) -> None:
     noisy = Side(round_sd=0.2)
     made = bench(candidate=noisy, baseline=Side(round_sd=0.2))
@@ -194,11 +183,10 @@ def test_cancelled_before_and_between(bench: Make) -> None:
     assert later.lease.story == ["exclusive", "shared"], "the device is given back"
 
 
-@_ATTEMPTS
 def test_readings_that_say_nothing_are_not_timed(bench: Make) -> None:
-    # The gates alone take as long as gates and calls: what is between them is below what events resolve.
+    # Gates and calls together read less than gates alone.
     def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-        return answer | ({"gate_us": answer["full_us"]} if body["kind"] == "gated" else {})
+        return answer | ({"full_us": [0.9 * g for g in answer["gate_us"]]} if body["kind"] == "gated" else {})
 
     (found,) = bench(lies=Lies(turn=turn)).run()
     assert found.estimate is None
@@ -254,9 +242,9 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", [
-    "all readings", pytest.param("readings but not the span", marks=_WITNESS),
-    pytest.param("full readings only", marks=_WITNESS), pytest.param("from full to gate", marks=_WITNESS),
-    pytest.param("more calls than were captured", marks=_CALLS), "more calls, from the capture on",
+    "all readings", "readings but not the span",
+    "full readings only", "from full to gate",
+    "more calls than were captured", "more calls, from the capture on",
 ])  # fmt: skip
 def test_lies_about_time_gain_nothing(bench: Make, lie: str) -> None:
     """Told to be twice as fast as the clock saw: corrected to what it saw, or rejected."""
@@ -294,7 +282,6 @@ def test_another_number_of_readings(bench: Make, full: list[float]) -> None:
     assert "number of readings" in fault.reason
 
 
-@known("plain readings are not counted; none at all ends the validation with a StatisticsError")
 @pytest.mark.parametrize("plain", [[], [100.0], [100.0] * 3])
 def test_another_number_of_plain_readings(bench: Make, plain: list[float]) -> None:
     def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
@@ -399,7 +386,6 @@ def test_refusing_capture_does_not_pay(bench: Make) -> None:
     assert word(found.estimate, made.t, 0.003) == "slower"
 
 
-@known("the candidate's captures are audited against captures of the baseline that are not there")
 def test_where_the_baseline_can_not_be_captured_both_run_eagerly(bench: Make) -> None:
     made = bench(candidate=Side(eager_us=20.0), baseline=Side(capturable=False, eager_us=25.0))
     (found,) = made.run()

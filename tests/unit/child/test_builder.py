@@ -105,7 +105,7 @@ def built(folder: Path) -> dict[str, Built]:
 
 
 def test_a_copied_cache_serves_the_same_source_elsewhere(built: dict[str, Built], folder: Path) -> None:
-    """Whoever finds its kernels compiled writes nothing; a cache whose index still names the old place serves nobody."""
+    """Who finds its kernels compiled writes nothing; a cache whose index names the old place serves nobody."""
     source, calls = JOBS["two block sizes"]
     path, copied, stale = folder / "elsewhere.py", folder / "copied", folder / "stale"
     path.write_text(source, encoding="utf-8")
