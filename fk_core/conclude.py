@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fk_core import __version__, verdict
+from fk_core.domain import share
 from fk_core.hearing import Hearing
 from fk_core.records.report import CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
 from fk_core.settings import Settings
@@ -30,7 +31,19 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
             gpu=gpu,
             baseline=h.baseline,
             trusted=h.sandbox in ("namespaces", "landlock+seccomp"),
+            outside=len(h.outside),
         )
+        cases += [
+            CaseReport(
+                id=c.id,
+                outcome=Outcome.PASSED,
+                reason="outside the domain that the candidate declares: the baseline runs here, so it counts 1.00",
+                verdict="same",
+                speedup=1.0,
+                calls=c.calls,
+            )
+            for c in h.outside
+        ]
     warnings = list(dict.fromkeys(h.warnings + [n for m in h.measured for n in m.notes] + _sign_warnings(h)))
     return ValidateReport(
         op=h.spec.name,
@@ -50,7 +63,7 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
         next_steps=_next_steps(h, cases, decision),
         seconds=Seconds(**{k: round(v, 4) for k, v in h.seconds.items()}, detail=h.detail),
         machine=h.machine,
-        case_set=f"{h.request.cases}: {len(h.cases)} cases for {h.device.kind}",
+        case_set=f"{h.request.cases}: {len(h.cases) + len(h.outside)} cases for {h.device.kind}",
         source_sha256=hashlib.sha256(h.request.source.encode("utf-8", "replace")).hexdigest(),
         log_tail=h.log_tail if not passed else "",
     )
@@ -78,8 +91,8 @@ def _deploy(h: Hearing) -> Deploy:
         else None,
         repeatable=h.flags.get("repeatable"),
         batch_invariant=h.flags.get("batch_invariant"),
-        domain_share=1.0 if h.outcome is Outcome.PASSED else None,
-        reasons=reasons,
+        domain_share=share([*h.cases, *h.outside], h.domain),
+        reasons=[*reasons, "compile_safe and allocates were not tried"],
     )
 
 
@@ -137,6 +150,6 @@ def machine(h: Hearing, versions: Mapping[str, Any]) -> Machine:
         triton=str(versions.get("triton", "")),
         fk=__version__,
         sandbox=h.sandbox,
-        clocks="as found, not locked" if gpu else "",
+        clocks=h.clocks or ("as found, not locked" if gpu else ""),
         floor=h.floor,
     )

@@ -27,6 +27,7 @@ from fk_core.records.task import TaskSpec
 from fk_core.sandbox import levels, sweep, triton_stubs
 from fk_core.sandbox.launch import Child, launch
 from fk_core.sandbox.sweep import Run
+from fk_core.sandbox.triton_cache import copy_cache
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
 from fk_core.turns import Turns
@@ -299,11 +300,11 @@ class Desk:
     def twin(self, spec: TaskSpec, provider: str, *, plant: bool = False) -> tuple[Child, Path]:
         """Start a confined process that runs a baseline in the candidate's place."""
         with self._scratch("twin") as scratch:
-            for name in ("inductor", "triton"):
-                # What the judge compiled for this baseline, so that torch.compile need not do it again.
-                kept = self.settings.cache_dir / name
-                if kept.is_dir():
-                    shutil.copytree(kept, scratch / name, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+            # What the judge compiled for this baseline, so that torch.compile need not do it again.
+            kept = self.settings.cache_dir
+            copy_cache(kept / "triton", scratch / "triton")
+            if (kept / "inductor").is_dir():
+                shutil.copytree(kept / "inductor", scratch / "inductor", ignore_dangling_symlinks=True)
             config = {
                 "task": spec.name,
                 "init": {name: [p.model_dump() for p in entry.init] for name, entry in spec.entries.items()},

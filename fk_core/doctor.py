@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from fk_core.calibrate import calibrate
+from fk_core.calibrate import calibrate, time_others
 from fk_core.child.baselines.base import provider, providers
 from fk_core.errors import FkError
 from fk_core.leases.devices import survey
@@ -39,6 +39,11 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
     checks.append(Check(name="judge", state="ok", found=f"answers on {device.uuid}"))
     found = calibrate(harness, device, progress=lambda doing, share: progress(doing, 0.3 + 0.7 * (share or 0)))
     checks += [_floor_check(device, found.floor), _planted_check(found.planted_verdict)]
+    if device.kind == "cuda":
+        for op in harness.catalog.names():
+            progress(f"other baselines of {op}", 0.95)
+            told = time_others(harness, device, op)
+            checks += [Check(name=f"{op} by {name}", state="ok", found=said[:300]) for name, said in told.items()]
     checks += [Check(name="calibration", state="broken", found=p[:400]) for p in found.problems]
     return report.model_copy(
         update={

@@ -18,14 +18,15 @@ from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
+from fk_core.domain import EVERYTHING, BadDomain, declared
 from fk_core.errors import BadPath, FkError, HarnessError, JournalError, RequestError, UnknownAttempt
 from fk_core.leases import base as lease_base
 from fk_core.leases.devices import resolve, survey
 from fk_core.leases.status import gpu_status
 from fk_core.records.device import Device, DoctorReport, GpuStatus
 from fk_core.records.listing import OpsList, OpSummary, Stub
-from fk_core.records.report import ValidateReport, ValidateRequest
-from fk_core.records.task import TaskSpec
+from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
+from fk_core.records.task import CaseSpec, TaskSpec
 from fk_core.sandbox import sweep
 from fk_core.settings import Settings, load
 from fk_core.source_check import Problem, check_source
@@ -225,14 +226,18 @@ class Harness:
         recorded = self.cached_report(request)
         if recorded is not None:
             return recorded
-        hearing = validation.Hearing(request, spec, cases, device, floor=self.floors.of(device))
-        problems = check_source(spec, request.source, cases, max_bytes=self.settings.limits.source_bytes)
+        hearing, problems = self._heard(request, spec, cases, device)
+        problems += check_source(spec, request.source, cases, max_bytes=self.settings.limits.source_bytes)
         if any("surrogate" in p.message or "NUL" in p.message for p in problems):
             return validation.rejected_text(hearing, problems, self.settings)
         attempt_id = self.journal.begin(request, self.identity(request, spec, device))
         if begun is not None:
             begun(attempt_id)
-        report = self._judged(hearing, problems, progress, cancel).model_copy(update={"attempt_id": attempt_id})
+        report = self._judged(hearing, problems, progress, cancel)
+        others = self.floors.others(device, spec, report)
+        if others:
+            report = report.model_copy(update={"speed": report.speed.model_copy(update={"others_timed": others})})
+        report = report.model_copy(update={"attempt_id": attempt_id})
         try:
             self.journal.finish(attempt_id, report)
         except (JournalError, UnknownAttempt) as error:
@@ -240,6 +245,24 @@ class Harness:
             raise JournalError(f"{error.message}; the verdict was: {report.summary}", hint=hint) from error
         self.floors.note_times(device, spec, report)
         return report
+
+    def _heard(
+        self, request: ValidateRequest, spec: TaskSpec, cases: list[CaseSpec], device: Device
+    ) -> tuple[validation.Hearing, list[Problem]]:
+        """The hearing on the cases that the candidate declares to support, and what is wrong with the declaration."""
+        problems = []
+        domain = EVERYTHING
+        try:
+            domain = declared(request.source, spec)
+        except BadDomain as error:
+            problems.append(Problem(Outcome.CONTRACT_BROKEN, str(error)))
+        inside = [c for c in cases if domain.covers(c.dims, c.dtype)]
+        if not inside and not problems:
+            problems.append(Problem(Outcome.CONTRACT_BROKEN, "SUPPORTS leaves out every case that was asked for"))
+            inside, domain = cases, EVERYTHING
+        outside = [c for c in cases if c not in inside]
+        floor = self.floors.of(device)
+        return validation.Hearing(request, spec, inside, device, floor=floor, domain=domain, outside=outside), problems
 
     def _judged(
         self,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from fk_core.domain import EVERYTHING, Domain
 from fk_core.measure import CaseTiming
 from fk_core.records.device import Device
 from fk_core.records.report import CaseReport, Evidence, Machine, Outcome, ValidateRequest
@@ -32,8 +33,12 @@ class Hearing:
     baseline: str = ""
     log_tail: str = ""
     sandbox: str = ""
+    clocks: str = ""
     floor: float = 0.0
     machine: Machine | None = None
+    domain: Domain = EVERYTHING
+    """What the candidate says it supports; ``cases`` lie in it, ``outside`` do not."""
+    outside: list[CaseSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.begin()

@@ -7,11 +7,9 @@ What was built is kept by the source's own hash, so that it serves the same sour
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
-import stat
 import threading
 import time
 from importlib import metadata
@@ -23,6 +21,7 @@ from fk_core.desk import Desk
 from fk_core.errors import FkError
 from fk_core.sandbox import sweep
 from fk_core.sandbox.launch import Child, ChildGone
+from fk_core.sandbox.triton_cache import copy_cache
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,6 @@ BUILD_S = 60.0
 WAIT_S = 6.0
 """How long a candidate that is ready waits for builders; then it compiles the rest itself."""
 KEPT = 256
-_FILE_BYTES = 64 << 20
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
@@ -64,14 +62,21 @@ class Prebuild:
             thread.start()
 
     def _run(self, share: list[dict[str, Any]]) -> None:
-        scratch = self.desk.run.scratch("build")
-        copy_cache(self.kept, scratch / "triton")
         try:
-            child = self.desk.builder(self.source, scratch)
-        except FkError as error:
+            self._build(share)
+        except (FkError, OSError) as error:
             log.info("ahead-of-time build: %s", error)
+
+    def _build(self, share: list[dict[str, Any]]) -> None:
+        scratch = self.desk.run.scratch("build")
+        try:
+            copy_cache(self.kept, scratch / "triton")
+            self._build_in(scratch, share)
+        finally:
             sweep.remove(scratch)
-            return
+
+    def _build_in(self, scratch: Path, share: list[dict[str, Any]]) -> None:
+        child = self.desk.builder(self.source, scratch)
         with self._lock:
             self._children.append(child)
         if self._stop.is_set():
@@ -88,74 +93,26 @@ class Prebuild:
                 self._children.remove(child)
             if not self._stop.is_set():
                 copy_cache(scratch / "triton", self.cache, self.owner)
-            sweep.remove(scratch)
 
-    def finish(self) -> None:
-        """Wait until all have built, and keep what they built for the next run of the same source."""
+    def finish(self, cancel: threading.Event) -> None:
+        """Wait a while until all have built, and keep what they built for the next run of the same source."""
         deadline = time.monotonic() + WAIT_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if self._threads and not any(t.is_alive() for t in self._threads):
+        while self._building() and time.monotonic() < deadline and not cancel.is_set():
+            next(t for t in self._threads if t.is_alive()).join(0.05)
+        if not self._building():
             _keep(self.cache, self.kept)
+        self.stop()
+
+    def _building(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """End those that still build."""
         self._stop.set()
         with self._lock:
             late = list(self._children)
         for child in late:
             child.kill()
-
-
-def copy_cache(source: Path, target: Path, owner: int | None = None) -> int:
-    """Copy the plain files of a Triton cache, one directory deep; what is there already stays. Gives how many.
-
-    ``source`` may have been written by anyone: links and special files are left out, sizes are bounded. ``owner``: the
-    uid that gets what is new, so that it can add to it.
-    """
-    count = 0
-    if source.is_symlink() or not source.is_dir():
-        return count
-    for folder in source.iterdir():
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        there = target / folder.name
-        there.mkdir(parents=True, exist_ok=True)
-        _give(there, owner)
-        for file in folder.iterdir():
-            if not (there / file.name).exists():
-                count += _copy_file(file, there / file.name, owner)
-    return count
-
-
-def _copy_file(source: Path, target: Path, owner: int | None) -> int:
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    with os.fdopen(fd, "rb") as reader:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _FILE_BYTES:
-            return 0
-        data = reader.read(_FILE_BYTES + 1)
-    if source.name.startswith("__grp__"):
-        # Triton's list of the files of one kernel names them by full path.
-        try:
-            paths = json.loads(data)["child_paths"]
-            data = json.dumps(
-                {"child_paths": {n: str(target.parent / Path(p).name) for n, p in paths.items()}}
-            ).encode()
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return 0
-    # Whole or not at all: others may be reading here.
-    part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-    part.write_bytes(data)
-    part.chmod(0o644)
-    _give(part, owner)
-    part.replace(target)
-    return 1
-
-
-def _give(path: Path, owner: int | None) -> None:
-    if owner is not None and os.geteuid() == 0:
-        os.chown(path, owner, owner, follow_symlinks=False)
 
 
 def _store(desk: Desk, source: str) -> Path:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fk_core.child import wire
 from fk_core.desk import JudgeSession
+from fk_core.domain import EVERYTHING
 from fk_core.errors import Cancelled
 from fk_core.records.claims import (
     CallClaim,
@@ -55,6 +56,8 @@ class Trial:
         self.warnings: list[str] = []
         self.plan: dict[str, Any] = {}
         self.random = random.Random(os.urandom(16))
+        self.domain = EVERYTHING
+        """What the candidate says it supports: calls outside it are not made."""
         self._made: set[str] = set()
         self._tried: set[str] = set()
         self.on_gpu = not judge.desk.cpu
@@ -171,6 +174,12 @@ class Trial:
                 evidence.append(Evidence(kind=kind, what=f.what, where=f.where, instead=f.instead))
         return evidence
 
+    def finish(self) -> None:
+        """The last look at the process: findings, and whether it said anything that nobody asked for."""
+        self.weigh(self.ask({"do": "checkpoint", "where": "final"}, Findings))
+        if self.child.channel.pending():
+            raise self._forged("bytes wait that answer no question")
+
     def weigh(self, findings: Findings) -> None:
         evidence = self._weigh(findings.findings)
         if evidence:
@@ -212,6 +221,9 @@ class Trial:
         for i, probe in enumerate(probes):
             if self.cancel is not None and self.cancel.is_set():
                 raise Cancelled("cancelled by the caller")
+            if not self.domain.covers(probe["dims"], probe["dtype"]):
+                laid = None  # an engine would run the baseline here
+                continue
             if i % 8 == 0:
                 progress(f"correctness: call {i + 1} of {len(probes)}", i / len(probes))
             try:

@@ -30,9 +30,9 @@ from fk_core.judge_session import JudgeSession
 from fk_core.leases.base import Lease, LeaseBackend
 from fk_core.leases.devices import shared_nvml
 from fk_core.leases.foreign import Registry
+from fk_core.leases.nvml import NoNvml
 from fk_core.measure import Stopwatch
 from fk_core.neighbours import Contended, Neighbours, strangers
-from fk_core.records.claims import Findings
 from fk_core.records.device import Holder
 from fk_core.records.report import Outcome, ValidateReport
 from fk_core.sandbox import sweep
@@ -190,6 +190,7 @@ class Validation:
                 judge = stack.enter_context(self.desk.session(self.stop.event, self._alone))
                 child, scratch = stack.enter_context(self._candidate())
             trial = Trial(child, scratch, judge, self.settings, self.stop.event)
+            trial.domain = self.h.domain
             try:
                 self._trial(trial, judge, lease)
             except CandidateFault as fault:
@@ -242,7 +243,9 @@ class Validation:
     # -- the trial -------------------------------------------------------------------------------------------------
 
     def _trial(self, trial: Trial, judge: JudgeSession, lease: Lease) -> None:
-        stopwatch = Stopwatch(trial, judge, self.settings.timing, self.h.floor, self.desk.cpu, self.progress)
+        stopwatch = Stopwatch(
+            trial, judge, self.settings.timing, self.h.floor, self.desk.cpu, self.progress, self._throttled
+        )
         timed = False
         try:
             with self.h.clock("build"):
@@ -254,7 +257,7 @@ class Validation:
             timed = True
             with self.h.clock("timing"), self._undisturbed(trial, lease):
                 self.h.measured = stopwatch.all_cases(lease)
-            trial.weigh(trial.ask({"do": "checkpoint", "where": "final"}, Findings))
+            trial.finish()
         finally:
             if not timed:
                 for laid in stopwatch._laid:
@@ -296,8 +299,23 @@ class Validation:
         )
         try:
             yield
+            ahead.finish(self.stop.event)
         finally:
-            ahead.finish()
+            ahead.stop()
+
+    def _throttled(self) -> tuple[str, ...]:
+        """What holds the GPU's clocks down at the moment."""
+        if self.desk.cpu:
+            return ()
+        try:
+            clocks = shared_nvml().clocks(self.h.device.uuid)
+        except (MachineError, NoNvml) as error:
+            self.h.warnings.append(f"the clocks could not be read: {error}")
+            return ()
+        if clocks.power_capped:
+            self.h.warnings.append("the GPU ran under its power cap while cases were timed")
+        self.h.clocks = f"SM {clocks.sm_mhz} MHz, memory {clocks.memory_mhz} MHz as found, not locked"
+        return clocks.throttled
 
     @contextlib.contextmanager
     def _undisturbed(self, trial: Trial, lease: Lease) -> Iterator[None]:

@@ -94,17 +94,20 @@ def decide(
     gpu: bool,
     baseline: str,
     trusted: bool,
+    outside: int = 0,
 ) -> Decision:
-    """Speed of the whole operator, and whether it wins."""
+    """Speed of the whole operator, and whether it wins. ``outside``: cases that the baseline takes, at 1.00 each."""
     timed = [m for m in measured if m.estimate is not None]
     if not timed:
         why = next((m.reason for m in measured if m.reason), "no case was timed")
         return Decision(Speed(reason=why, baseline=baseline), False, why if correct else "not correct", None)
     estimates = [m.estimate for m in timed if m.estimate is not None]
-    total = stopping.combine(estimates)
+    taken = Estimate(0.0, 0.0, 0, min(e.layouts for e in estimates))
+    total = stopping.combine(estimates + [taken] * outside)
     interval = total.interval(floor)
     worst = min(timed, key=lambda m: m.estimate.log_ratio if m.estimate else 0.0)
-    weights = [m for m in timed if m.case.calls and m.candidate_us and m.baseline_us]
+    # Where the baseline takes some cases their times are not known, and neither is the weighted whole.
+    weights = [] if outside else [m for m in timed if m.case.calls and m.candidate_us and m.baseline_us]
     weighted = gain = None
     if weights:
         theirs = sum((m.case.calls or 0) * (m.baseline_us or 0.0) for m in weights)

@@ -51,6 +51,8 @@ def base(*, marker: str, interpret: bool) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Its cache entries name binaries by full path, so that they would serve in one place only.
+        "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "MAX_JOBS": os.environ.get("MAX_JOBS", str(max(1, min(8, os.cpu_count() or 1)))),
         "USER": "fk",

@@ -9,16 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from fk_core import prebuild
+from fk_core.sandbox import triton_cache
 
 
 def test_plain_files_are_copied_once_and_stay(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "abc").mkdir(parents=True)
     (source / "abc" / "kernel.cubin").write_bytes(b"one")
-    assert prebuild.copy_cache(source, target) == 1
+    assert triton_cache.copy_cache(source, target) == 1
     (source / "abc" / "kernel.cubin").write_bytes(b"two")
     (source / "abc" / "kernel.json").write_bytes(b"{}")
-    assert prebuild.copy_cache(source, target) == 1
+    assert triton_cache.copy_cache(source, target) == 1
     assert (target / "abc" / "kernel.cubin").read_bytes() == b"one"
     assert sorted(p.name for p in (target / "abc").iterdir()) == ["kernel.cubin", "kernel.json"]
 
@@ -32,18 +33,18 @@ def test_links_and_special_files_lead_nowhere(tmp_path: Path) -> None:
     (source / "abc" / "linked").symlink_to(secret / "token")
     (source / "folder").symlink_to(secret)
     os.mkfifo(source / "abc" / "pipe")
-    assert prebuild.copy_cache(source, target) == 0
+    assert triton_cache.copy_cache(source, target) == 0
     assert not list(target.rglob("*token*"))
     assert not (target / "abc" / "linked").exists()
     (tmp_path / "all").symlink_to(source)
-    assert prebuild.copy_cache(tmp_path / "all", target) == 0
+    assert triton_cache.copy_cache(tmp_path / "all", target) == 0
 
 
 def test_huge_files_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prebuild, "_FILE_BYTES", 10)
+    monkeypatch.setattr(triton_cache, "_FILE_BYTES", 10)
     (tmp_path / "source" / "abc").mkdir(parents=True)
     (tmp_path / "source" / "abc" / "big").write_bytes(b"x" * 11)
-    assert prebuild.copy_cache(tmp_path / "source", tmp_path / "target") == 0
+    assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target") == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fk_core.prebuild import copy_cache
+from fk_core.sandbox.triton_cache import copy_cache
 
 ROOT = Path(__file__).parents[3]
 TRITON = """
