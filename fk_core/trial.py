@@ -290,6 +290,8 @@ class Trial:
         fault = CandidateFault(outcome, reason, evidence, probe["case_id"] or "")
         fault.judged = told
         first = judged.get("first_mismatch")
+        # The report has no case for a hidden shape, so the mismatch says itself where it was.
+        elsewhere = "" if probe["case_id"] else describe(probe)
         if first:
             fault.mismatch = Mismatch(
                 output=told.get("output") or judged.get("name", ""),
@@ -298,7 +300,7 @@ class Trial:
                 got=_number(first.get("got")),
                 share_wrong=judged.get("share_wrong"),
                 pattern=judged.get("pattern", ""),
-                note=str(first.get("note", "") or judged.get("note", "")),
+                note="; ".join(str(note) for note in (elsewhere, first.get("note") or judged.get("note")) if note),
             )
         return fault
 

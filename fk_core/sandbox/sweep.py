@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from fk_core.sandbox.environ import RUN_MARKER
 from fk_core.settings import Settings
 
 _LOCK = ".alive"
+_UNNAMED_S = 60.0
+"""A directory without its final name for longer than this was left by a harness that was killed as it began."""
 
 
 class Run:
@@ -49,7 +52,7 @@ def sweep(settings: Settings) -> dict[str, Any]:
     removed: list[str] = []
     if settings.scratch_dir.is_dir():
         for path in sorted(settings.scratch_dir.iterdir()):
-            if path.name.startswith("run-") and _is_dead(path):
+            if _is_run(path) and _is_dead(path):
                 remove(path)
                 removed.append(path.name)
     return {"scratch": removed, "processes": kill_orphans()}
@@ -126,6 +129,14 @@ def _marked() -> list[tuple[int, str]]:
         if state not in "ZX":
             found += [(int(name), w[len(prefix) :].decode("ascii", "replace")) for w in words if w.startswith(prefix)]
     return found
+
+
+def _is_run(path: Path) -> bool:
+    if path.name.startswith(".run-"):
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime > _UNNAMED_S
+        return False
+    return path.name.startswith("run-")
 
 
 def _is_dead(path: Path) -> bool:

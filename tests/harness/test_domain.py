@@ -1,4 +1,4 @@
-"""A candidate that declares what it supports is asked for no more, and counts 1.00 where it leaves the work to others."""
+"""A candidate is asked for no more than it declares to support, and the cases that it leaves count 1.00."""
 
 from __future__ import annotations
 

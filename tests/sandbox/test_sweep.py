@@ -69,6 +69,17 @@ def test_scratch_of_the_dead_is_removed_and_of_the_living_kept(own: Settings, tm
     assert not mine.path.exists()
 
 
+def test_scratch_that_never_got_its_name_is_removed_when_it_is_old(own: Settings) -> None:
+    own.scratch_dir.mkdir(parents=True, exist_ok=True)
+    new, old = own.scratch_dir / ".run-1-new", own.scratch_dir / ".run-1-old"
+    for path in (new, old):
+        path.mkdir()
+    os.utime(old, (0, 0))
+    assert sweep.sweep(own)["scratch"] == [old.name]
+    assert new.is_dir()
+    assert not old.exists()
+
+
 def test_orphans_of_the_dead_are_ended(own: Settings, tmp_path: Path) -> None:
     harness, _, marker = _harness(own, tmp_path)
     strays = [
