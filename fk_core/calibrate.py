@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fk_core import validate as validation
+from fk_core.child.baselines.base import production
 from fk_core.child.baselines.base import provider as provider_of
+from fk_core.hearing import Hearing
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 from fk_core.records.task import TaskSpec
@@ -68,21 +70,19 @@ class Floors:
         """Keep how fast another provider is, case by case, against the baseline."""
         rows = {c.id: c.speedup for c in report.cases if c.speedup is not None}
         if rows:
-            kept = self._read(device).get("others", {})
-            kept.setdefault(spec.sha256, {})[provider] = {"against": report.speed.baseline, "cases": rows}
-            self._update(device, {"others": kept})
+            kept = _mapping(self._read(device).get("others"))
+            of_task = _mapping(kept.get(spec.sha256)) | {provider: {"against": report.speed.baseline, "cases": rows}}
+            self._update(device, {"others": kept | {spec.sha256: of_task}})
 
     def others(self, device: Device, spec: TaskSpec, report: ValidateReport) -> dict[str, float]:
         """Geometric-mean speedup of a report's candidate over each other provider, from the record."""
         found = {}
-        for name, kept in self._read(device).get("others", {}).get(spec.sha256, {}).items():
+        of_task = _mapping(_mapping(self._read(device).get("others")).get(spec.sha256))
+        for name, kept in ((name, _mapping(row)) for name, row in of_task.items()):
             if kept.get("against") != report.speed.baseline:
                 continue
-            logs = [
-                math.log(c.speedup / kept["cases"][c.id])
-                for c in report.cases
-                if c.speedup is not None and kept["cases"].get(c.id)
-            ]
+            known = {case: _number(ratio) for case, ratio in _mapping(kept.get("cases")).items()}
+            logs = [math.log(c.speedup / ratio) for c in report.cases if c.speedup and (ratio := known.get(c.id))]
             if logs and len(logs) == len(report.cases):
                 found[name] = math.exp(sum(logs) / len(logs))
         return found
@@ -155,15 +155,11 @@ def run_twin(
     chosen = harness.catalog.select(spec, device.kind, cases)
     desk = harness.desk(device)
     if not provider:
-        from fk_core.child.baselines.base import production
-
         first = chosen[0]
         found = production(op, first.entry, first.form, first.dtype, device.kind, spec.baselines)
         provider = found.name if found else "torch_eager"
     request = ValidateRequest(op=op, source=f"# {provider} in the candidate's place", cases=cases)
-    hearing = validation.Hearing(
-        request, spec, chosen, device, floor=harness.floors.of(device) if floor is None else floor
-    )
+    hearing = Hearing(request, spec, chosen, device, floor=harness.floors.of(device) if floor is None else floor)
     return validation.validate(
         hearing,
         desk,

@@ -43,7 +43,9 @@ def check_text(source: str, limit_bytes: int) -> None:
             hint="Send the source as UTF-8 text",
         ) from error
     if size > limit_bytes:
-        raise BadSource(f"the source has {size} bytes; at most {limit_bytes} are accepted")
+        raise BadSource(
+            f"the source has {size} bytes; at most {limit_bytes} are accepted", hint="Candidates are source text"
+        )
 
 
 def check_new_file(path: Path) -> None:

@@ -128,12 +128,10 @@ def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision 
     if decision is None or decision.winner:
         return ["Keep it"] if decision else []
     steps = []
-    if decision.winner_reason:
-        steps.append(f"Not a winner: {decision.winner_reason}")
     slow = [c for c in cases if c.verdict == "slower"]
     if slow:
         worst = min(slow, key=lambda c: c.speedup or 1.0)
-        steps.append(f"Look at {worst.id} first: {worst.speedup:.3f}x")
+        steps.append(f"Look at {worst.id} first: {worst.speedup:.3g}x")
     return steps
 
 

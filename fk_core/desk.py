@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fk_core import alive, catalog
+from fk_core.child.baselines.base import policy_libraries
 from fk_core.errors import DeviceBroken, FkError, HarnessError, ZygoteDied
 from fk_core.judge_session import JudgeSession
 from fk_core.leases.foreign import Registration, Registry
@@ -31,8 +32,6 @@ from fk_core.sandbox.triton_cache import copy_cache
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
 from fk_core.turns import Turns
-
-__all__ = ["Desk", "JudgeSession"]
 
 log = logging.getLogger(__name__)
 
@@ -286,6 +285,7 @@ class Desk:
                 "path": str(_put(source, scratch)),
                 "scratch": str(scratch),
                 "device": self.torch_device,
+                "policy": sorted(policy_libraries()),
                 "allow": allow,
                 "forbidden": [str(p) for p in (*roots, self.settings.journal_dir)],
             }

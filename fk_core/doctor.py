@@ -32,7 +32,7 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
     try:
         device = harness.device()
         progress("starting zygote and judge", 0.2)
-        harness.desk(device).warm()
+        harness.warm()
     except FkError as error:
         checks.append(Check(name="judge", state="broken", found=str(error), todo=error.hint))
         return report.model_copy(update={"checks": checks})

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from fk_core.formulas import names
 from fk_core.records.task import CaseSpec, TaskSpec
 
+LARGEST = 2**62
+
 
 class BadDomain(ValueError):
     """``SUPPORTS`` is there and can't be used; the message says why."""
@@ -44,19 +46,24 @@ def declared(source: str, spec: TaskSpec) -> Domain:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return EVERYTHING
-    found: ast.Assign | None = None
+    found: ast.expr | None = None
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SUPPORTS" for t in node.targets):
-            found = node
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and "SUPPORTS" in _targets(node):
+            found = node.value
     if found is None:
         return EVERYTHING
     try:
-        value = ast.literal_eval(found.value)
+        value = ast.literal_eval(found)
     except (ValueError, TypeError, MemoryError, RecursionError) as error:
         raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a literal dict") from error
     if not isinstance(value, dict):
         raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a dict, it is a {type(value).__name__}")
     return _read(value, spec)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [t.id for t in targets if isinstance(t, ast.Name)]
 
 
 def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
@@ -70,10 +77,14 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
             if not isinstance(allowed, (list, tuple)) or not all(isinstance(d, str) for d in allowed):
                 raise BadDomain("SUPPORTS['dtype'] must be a list of torch dtype names such as 'bfloat16'")
             dtypes = frozenset(str(d).removeprefix("torch.") for d in allowed)
-        elif not isinstance(key, str) or key not in known:
+        elif not isinstance(key, str):
+            raise BadDomain(f"SUPPORTS has a key of type {type(key).__name__}; keys are names of dimensions, or dtype")
+        elif key not in known:
             raise BadDomain(f"SUPPORTS names {key!r}; the dimensions of {spec.name} are {', '.join(sorted(known))}")
         elif isinstance(allowed, tuple) and len(allowed) == 2 and all(_whole(v) for v in allowed):
             ranges[key] = (int(allowed[0]), int(allowed[1]))
+            if ranges[key][0] > ranges[key][1]:
+                raise BadDomain(f"SUPPORTS[{key!r}] is {ranges[key]}; a range is (lowest, highest)")
         elif isinstance(allowed, list) and allowed and all(_whole(v) for v in allowed):
             if key in rows:
                 raise BadDomain(
@@ -81,7 +92,9 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
                 )
             exact[key] = frozenset(int(v) for v in allowed)
         else:
-            raise BadDomain(f"SUPPORTS[{key!r}] must be a list of numbers or a range (lowest, highest)")
+            raise BadDomain(
+                f"SUPPORTS[{key!r}] must be a list of whole numbers, or a range (lowest, highest), from 0 to {LARGEST}"
+            )
     model = Domain(exact, {name: r for name, r in ranges.items() if name not in rows}, dtypes)
     for key in sorted(rows & set(ranges)):
         captured = [c.dims[key] for c in spec.cases if key in c.dims and model.covers(c.dims, c.dtype)]
@@ -95,7 +108,7 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
 def runtime_dims(spec: TaskSpec) -> set[str]:

@@ -13,10 +13,14 @@
     │   ├── JudgeDied           the trusted judge is gone
     │   ├── TaskBroken          a task file is malformed, or accepts what it must reject
     │   └── JournalError        an attempt could not be written
-    └── MachineError            the machine's fault (exit code 3)
-        ├── NoDevice            a GPU was asked for and there is none
-        ├── LeaseTimeout        no device came free in time; carries who holds it
-        └── DeviceBroken        a trusted probe of the device failed
+    ├── MachineError            the machine's fault (exit code 3)
+    │   ├── NoDevice            a GPU was asked for and there is none
+    │   ├── LeaseTimeout        no device came free in time; carries who holds it
+    │   └── DeviceBroken        a trusted probe of the device failed
+    └── Cancelled               the caller changed its mind (exit code 3)
+
+Two more stand where they are raised: ``blame.CandidateLost``, a HarnessError, and ``neighbours.Contended``, a
+MachineError.
 
 What a candidate does wrong is no exception: it is an outcome in the report (``records.report``).
 """

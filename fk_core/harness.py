@@ -20,6 +20,7 @@ from fk_core.desk import Desk
 from fk_core.doctor import examine
 from fk_core.domain import EVERYTHING, BadDomain, declared
 from fk_core.errors import BadPath, FkError, HarnessError, JournalError, RequestError, UnknownAttempt
+from fk_core.hearing import Hearing
 from fk_core.leases import base as lease_base
 from fk_core.leases.devices import resolve, survey
 from fk_core.leases.status import gpu_status
@@ -158,7 +159,9 @@ class Harness:
         except FileExistsError as error:
             raise BadPath(f"{path} exists", hint="Name another file; nothing is overwritten") from error
         except OSError as error:
-            raise BadPath(f"{path} can't be written: {error.strerror}") from error
+            raise BadPath(
+                f"{path} can't be written: {error.strerror}", hint="Give a path in a directory that exists"
+            ) from error
         return stub.model_copy(update={"written_to": str(path)})
 
     def gpu_status(self) -> GpuStatus:
@@ -222,13 +225,15 @@ class Harness:
         cases = self.catalog.select(spec, device.kind, request.cases)
         unknown = [name for name in request.allow if not name.isidentifier()]
         if unknown:
-            raise RequestError(f"allow names no importable library: {unknown}")
+            raise RequestError(
+                f"allow names no importable library: {', '.join(map(repr, unknown))}", hint="Use names such as vllm"
+            )
         recorded = self.cached_report(request)
         if recorded is not None:
             return recorded
         hearing, problems = self._heard(request, spec, cases, device)
         problems += check_source(spec, request.source, cases, max_bytes=self.settings.limits.source_bytes)
-        if any("surrogate" in p.message or "NUL" in p.message for p in problems):
+        if not all(p.text for p in problems):
             return validation.rejected_text(hearing, problems, self.settings)
         attempt_id = self.journal.begin(request, self.identity(request, spec, device))
         if begun is not None:
@@ -248,7 +253,7 @@ class Harness:
 
     def _heard(
         self, request: ValidateRequest, spec: TaskSpec, cases: list[CaseSpec], device: Device
-    ) -> tuple[validation.Hearing, list[Problem]]:
+    ) -> tuple[Hearing, list[Problem]]:
         """The hearing on the cases that the candidate declares to support, and what is wrong with the declaration."""
         problems = []
         domain = EVERYTHING
@@ -262,11 +267,11 @@ class Harness:
             inside, domain = cases, EVERYTHING
         outside = [c for c in cases if c not in inside]
         floor = self.floors.of(device)
-        return validation.Hearing(request, spec, inside, device, floor=floor, domain=domain, outside=outside), problems
+        return Hearing(request, spec, inside, device, floor=floor, domain=domain, outside=outside), problems
 
     def _judged(
         self,
-        hearing: validation.Hearing,
+        hearing: Hearing,
         problems: list[Problem],
         progress: Progress,
         cancel: threading.Event | None,

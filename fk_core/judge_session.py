@@ -31,7 +31,7 @@ class JudgeSession:
 
     def __init__(self, desk: Desk, judge: Child, cancel: threading.Event | None = None) -> None:
         self.desk, self.judge, self.cancel = desk, judge, cancel
-        self.detail: collections.Counter[str] = collections.Counter()
+        self.detail: collections.defaultdict[str, float] = collections.defaultdict(float)
         self._open: dict[Ticket, str] = {}
         self._lost = False
         self._task_file = ""
@@ -52,7 +52,7 @@ class JudgeSession:
         try:
             frame = self._answer(ticket, do, began + ANSWER_S)
         finally:
-            self.detail[f"judge {do}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats
+            self.detail[f"judge {do}"] += time.monotonic() - began
         if frame.kind == wire.ERROR:
             raise self._fault(do, frame.body.get("exception") or {})
         return frame

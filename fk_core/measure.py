@@ -16,10 +16,10 @@ from typing import Any
 
 from fk_core import stopping
 from fk_core.child.wire import Frame
-from fk_core.desk import JudgeSession
 from fk_core.errors import Cancelled
+from fk_core.judge_session import JudgeSession
 from fk_core.leases.base import Lease
-from fk_core.records.claims import CaptureClaim, Claim, FullTurn, GatedTurn, LayoutClaim, PlainTurn
+from fk_core.records.claims import CaptureClaim, FullTurn, GatedTurn, LayoutClaim, Nothing, PlainTurn
 from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
@@ -31,9 +31,11 @@ _CPU_TURN_S = 0.02
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
 _EAGER_TURN_S = 0.004
-
-
+_EAGER_SLOTS = 16
 _PRIME, _TIMED = 1, 2
+"""Batches of a turn that warm the clocks, and batches that are timed."""
+_GROUP_BYTES = 48 << 30
+"""Captures of so many bytes are in memory together, by a rough estimate."""
 _USABLE = 0.8
 """Share of the rounds that must have given a positive time for both sides: dropping more would select the good ones."""
 _PATIENCE = 3
@@ -41,10 +43,6 @@ _GATE_SHARE = 0.02
 """How far a candidate's gate may read from the baseline's: the same kernel over the same bytes in another process."""
 _SLACK_US = 60.0
 """Difference of two processes' own overheads in a turn that means nothing."""
-
-
-class _Done(Claim):
-    pass
 
 
 @dataclass
@@ -168,9 +166,14 @@ class Stopwatch:
                 if p.layouts:
                     self._audit(p)
                 self.judge.ask("drop", case=p.timing.case.id)
-                self.trial.ask({"do": "drop", "case": p.timing.case.id}, _Done)
+                self.trial.ask({"do": "drop", "case": p.timing.case.id}, Nothing)
             done += [p.timing for p in prepared]
         return done
+
+    def close(self) -> None:
+        """Give up the descriptors of what :meth:`plan` laid out and nobody took."""
+        for laid in self._laid:
+            laid.frame.close_fds()
 
     def _check(self) -> None:
         if self.trial.cancel is not None and self.trial.cancel.is_set():
@@ -195,7 +198,7 @@ class Stopwatch:
         try:
             self.trial.make(self._keys[case.id])
             arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
-            self.trial.ask(arena, _Done, fds=tuple(frame.fds))
+            self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
         finally:
             frame.close_fds()
         claim = self.trial.ask(
@@ -217,7 +220,7 @@ class Stopwatch:
                 prepared.layouts = laid.layouts
                 self._audit(prepared)
         if not claim.capturable or not laid.graph_baseline:
-            self.trial.ask({**order, "do": "eager"}, _Done)
+            self.trial.ask({**order, "do": "eager"}, Nothing)
             self.judge.ask("eager", case=case.id)
         return prepared
 
@@ -256,7 +259,8 @@ class Stopwatch:
         began = time.monotonic()
         count = len(p.layouts)
         theirs, ours = self._draws(count), self._draws(count)
-        self._gated("candidate", p, 0), self._gated("baseline", p, 0)
+        for side in ("candidate", "baseline"):
+            self._gated(side, p, 0)  # not counted: the device wakes up
         rounds: list[_Round] = []
         while True:
             n = len(rounds)
@@ -302,14 +306,7 @@ class Stopwatch:
 
     def _gated(self, side: str, p: _Prepared, layout: int) -> _Turn:
         """One turn, and how long this process's clock saw it last."""
-        body: dict[str, Any] = {
-            "do": "turn",
-            "case": p.timing.case.id,
-            "layout": layout,
-            "kind": "gated",
-            "prime": _PRIME,
-            "timed": _TIMED,
-        }
+        body = _turn_order(p, layout, "gated")
         began = time.perf_counter()
         if side == "candidate":
             turn = self.trial.ask(body, GatedTurn)
@@ -362,14 +359,7 @@ class Stopwatch:
             values: dict[str, list[float]] = {"candidate": [], "baseline": []}
             pair = {"candidate": theirs[n], "baseline": ours[n]}
             for side in self._abba():
-                body: dict[str, Any] = {
-                    "do": "turn",
-                    "case": case,
-                    "layout": pair[side],
-                    "kind": "plain",
-                    "prime": _PRIME,
-                    "timed": _TIMED,
-                }
+                body = _turn_order(p, pair[side], "plain")
                 if side == "candidate":
                     turn = self.trial.ask(body, PlainTurn)
                 else:
@@ -385,15 +375,7 @@ class Stopwatch:
         case = p.timing.case.id
         layout = self.random.randrange(len(p.layouts))
         self.judge.ask("refill", case=case)
-        body: dict[str, Any] = {
-            "do": "turn",
-            "case": case,
-            "layout": layout,
-            "kind": "full",
-            "prime": 0,
-            "timed": 1,
-            "fill": True,
-        }
+        body = _turn_order(p, layout, "full") | {"prime": 0, "timed": 1, "fill": True}
         self.trial.ask(body, FullTurn)
         told = self.judge.ask(
             "audit", case=case, layout=layout, slots=p.layouts[layout].order, sample_seed=p.seeds[layout][1]
@@ -417,14 +399,14 @@ class Stopwatch:
         body: dict[str, Any] = {"do": "loop", "case": case, "order": order}
         began = time.perf_counter()
         if side == "candidate":
-            self.trial.ask(body, _Done)
+            self.trial.ask(body, Nothing)
         else:
             self.judge.ask(**body)
         return time.perf_counter() - began
 
     def _fill(self, side: str, case: str) -> None:
         if side == "candidate":
-            self.trial.ask({"do": "fill", "case": case}, _Done)
+            self.trial.ask({"do": "fill", "case": case}, Nothing)
         else:
             self.judge.ask("fill", case=case)
 
@@ -456,7 +438,7 @@ class Stopwatch:
 
     def _check_last(self, p: _Prepared, slot: int) -> None:
         case = p.timing.case.id
-        self.trial.ask({"do": "last", "case": case, "outputs": p.outputs}, _Done)
+        self.trial.ask({"do": "last", "case": case, "outputs": p.outputs}, Nothing)
         told = self.judge.ask("audit_loop", case=case, slot=slot).body
         if told["wrong"]:
             what = f"a timed call gave wrong values in {told.get('output')}, though the same calls were right before"
@@ -493,9 +475,9 @@ class Stopwatch:
 
     def _time_eager(self, p: _Prepared) -> None:
         """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""
-        timing, case = p.timing, p.timing.case.id
+        timing = p.timing
         timing.mode = "eager"
-        slots = min(p.calls, 16)
+        slots = min(p.calls, _EAGER_SLOTS)
         pace = {side: self._pace(side, p, _EAGER_TURN_S) for side in ("candidate", "baseline")}
         rounds, eager = [], []
         seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
@@ -506,14 +488,7 @@ class Stopwatch:
             eager.append((n, math.log(means["baseline"] / means["candidate"])))
             baseline_s = means["baseline"]
             if p.graph_baseline:
-                body: dict[str, Any] = {
-                    "do": "turn",
-                    "case": case,
-                    "layout": n % self.t.plain_layouts,
-                    "kind": "plain",
-                    "prime": 1,
-                    "timed": 2,
-                }
+                body = _turn_order(p, n % self.t.plain_layouts, "plain")
                 turn = PlainTurn.model_validate(self.judge.ask(**body).body)
                 baseline_s = statistics.fmean(turn.plain_us) / turn.calls * 1e-6
             rounds.append((n, math.log(baseline_s / means["candidate"])))
@@ -539,6 +514,12 @@ def exclusive(lease: Lease, trial: Trial) -> Iterator[None]:
         yield
     finally:
         lease.downgrade()
+
+
+def _turn_order(p: _Prepared, layout: int, kind: str) -> dict[str, Any]:
+    """What either side is asked to replay."""
+    case = p.timing.case.id
+    return {"do": "turn", "case": case, "layout": layout, "kind": kind, "prime": _PRIME, "timed": _TIMED}
 
 
 def _theirs(r: _Round) -> list[_Turn]:
@@ -574,14 +555,13 @@ def _forged(what: str, case: str) -> CandidateFault:
     return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
 
 
-def _groups(cases: list[CaseSpec], budget: int = 6 << 30) -> list[list[CaseSpec]]:
-    """Cases whose captures fit in memory together, by a rough size: elements times bytes times slots and layouts."""
+def _groups(cases: list[CaseSpec]) -> list[list[CaseSpec]]:
+    """Cases whose captures fit in memory together, by a rough size: elements, times 8 bytes, 4 slots and 12 layouts."""
     groups: list[list[CaseSpec]] = [[]]
     used = 0
     for case in cases:
-        size = math.prod(case.dims.values()) * 8
-        need = size * 4 * 12
-        if groups[-1] and used + need > budget * 8:
+        need = math.prod(case.dims.values()) * 8 * 4 * 12
+        if groups[-1] and used + need > _GROUP_BYTES:
             groups.append([])
             used = 0
         groups[-1].append(case)

@@ -51,7 +51,10 @@ class Prebuild:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._children: list[Child] = []
-        copy_cache(self.kept, self.cache, owner)
+        try:
+            copy_cache(self.kept, self.cache, owner)
+        except OSError as error:
+            log.info("nothing is used of an earlier build: %s", error)
         count = max(1, min(MOST, (os.cpu_count() or 1) // 2, len(builds)))
         # Those with many shapes first, dealt out in turn, so that no process gets all the long ones.
         ordered = sorted(builds, key=lambda row: -len(row["inputs"]))

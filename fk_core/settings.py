@@ -1,4 +1,4 @@
-"""Where things live and how long they may take. Read once from the environment; every constant of a verdict is here.
+"""Where things live, what a candidate may use, and the constants of the decision table; read once.
 
 ``FK_HOME``      data: journal, trusted caches, scratch (default: the user's data directory)
 ``FK_LOCK_DIR``  leases, one directory for the whole host (default: ``/var/tmp/fk-locks``, mode 1777)
@@ -19,7 +19,6 @@ import platformdirs
 class Timing:
     """Constants of the decision table; the evidence for each is in docs/measurements.md."""
 
-    ratio_limit: float = 5.0
     changed: float = 0.01
     """A change is called only above this, or above the machine's floor if that is higher."""
     same: float = 0.01

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fk_core.catalog import passed_init
 from fk_core.records.report import Outcome
 from fk_core.records.task import CaseSpec, TaskSpec
+from fk_core.settings import Limits
 
-MAX_BYTES = 1 << 20
 PLAIN_BASES = {"nn.Module", "torch.nn.Module", "Module"}
 
 
@@ -25,10 +25,12 @@ class Problem:
     """BUILD_FAILED where no class can come of the text, CONTRACT_BROKEN where the class is the wrong one."""
     message: str
     line: int | None = None
+    text: bool = True
+    """Whether the source is text that a file can hold."""
 
 
 def check_source(
-    spec: TaskSpec, text: str, cases: Sequence[CaseSpec] = (), *, max_bytes: int = MAX_BYTES
+    spec: TaskSpec, text: str, cases: Sequence[CaseSpec] = (), *, max_bytes: int = Limits.source_bytes
 ) -> list[Problem]:
     """Problems of a candidate's text; empty where there is none to see.
 
@@ -58,12 +60,12 @@ def _readable(text: str, max_bytes: int) -> Problem | None:
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
         what = f"line {line} holds a lone surrogate (\\u{ord(text[error.start]):04x}), which no UTF-8 file can hold"
-        return Problem(Outcome.BUILD_FAILED, what, line)
+        return Problem(Outcome.BUILD_FAILED, what, line, text=False)
     if size > max_bytes:
         return Problem(Outcome.BUILD_FAILED, f"the file has {size} bytes; at most {max_bytes} are taken")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        return Problem(Outcome.BUILD_FAILED, f"line {line} holds a NUL character", line)
+        return Problem(Outcome.BUILD_FAILED, f"line {line} holds a NUL character", line, text=False)
     return None
 
 

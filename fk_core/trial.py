@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fk_core.child import wire
-from fk_core.desk import JudgeSession
 from fk_core.domain import EVERYTHING
 from fk_core.errors import Cancelled
+from fk_core.judge_session import JudgeSession
 from fk_core.records.claims import (
     CallClaim,
     Claim,
@@ -24,6 +24,7 @@ from fk_core.records.claims import (
     ExceptionClaim,
     FindingClaim,
     Findings,
+    Nothing,
     StateClaim,
     TryClaim,
 )
@@ -61,7 +62,7 @@ class Trial:
         self._made: set[str] = set()
         self._tried: set[str] = set()
         self.on_gpu = not judge.desk.cpu
-        self.detail: collections.Counter[str] = collections.Counter()
+        self.detail: collections.defaultdict[str, float] = collections.defaultdict(float)
         """Seconds that the parent waited for the candidate, by what it was doing."""
 
     # -- talking ---------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ class Trial:
         except wire.ProtocolError as error:
             raise self._forged(str(error)) from error
         finally:
-            self.detail[f"candidate {do}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats too
+            self.detail[f"candidate {do}"] += time.monotonic() - began
         return self._read(frame, claim, do)
 
     def _ask(self, body: dict[str, Any], timeout_s: float | None, fds: tuple[int, ...]) -> wire.Frame:
@@ -106,7 +107,7 @@ class Trial:
         except wire.ProtocolError as error:
             raise self._forged(str(error)) from error
         finally:
-            self.detail[f"candidate {body['do']}"] += time.monotonic() - began  # type: ignore[assignment]  # a Counter adds floats too
+            self.detail[f"candidate {body['do']}"] += time.monotonic() - began
 
     def _read(self, frame: wire.Frame, claim: type[T], do: str) -> T:
         for fd in frame.fds:
@@ -196,7 +197,7 @@ class Trial:
         """Wait for what :meth:`begin_load` asked for; both count as building."""
         build_s = self.settings.limits.build_s
         (_, context), (_, load) = tickets
-        self.collect(context, "context", _Anything, timeout_s=120.0)
+        self.collect(context, "context", Nothing, timeout_s=120.0)
         self.weigh(self.collect(load, "load", Findings, timeout_s=build_s))
 
     def open(self, opened: wire.Frame) -> None:
@@ -204,14 +205,14 @@ class Trial:
         self.plan = opened.body
         try:
             arena = {"do": "arena", "name": "main", "size": self.plan["arena"]["size"]}
-            self.ask(arena, _Nothing, fds=tuple(opened.fds))
+            self.ask(arena, Nothing, fds=tuple(opened.fds))
         finally:
             opened.close_fds()
 
     def make(self, key: str) -> None:
         if key not in self._made:
             recipe = next(m for m in self.plan["modules"] if m["key"] == key)
-            self.ask({"do": "make", **recipe}, _Nothing, timeout_s=self.settings.limits.build_s)
+            self.ask({"do": "make", **recipe}, Nothing, timeout_s=self.settings.limits.build_s)
             self._made.add(key)
 
     def correctness(self, cases: dict[str, CaseReport], progress: Progress) -> None:
@@ -315,14 +316,6 @@ class Trial:
             raise CandidateFault(Outcome.MUTATED, told["note"], [evidence])
 
 
-class _Anything(Claim):
-    scratch: str = ""
-
-
-class _Nothing(Claim):
-    pass
-
-
 _INSTEAD = {
     "input_mutation": "allocate the output; only arguments that the contract lists may be written to",
     "output_alias": "allocate the output anew in every call, or return memory that the contract lists as an alias",
@@ -366,7 +359,7 @@ def explain(told: dict[str, Any]) -> str:
     if judged.get("pattern"):
         parts.append(str(judged["pattern"]))
     if judged.get("max_error_ratio") is not None:
-        parts.append(f"error ratio {judged['max_error_ratio']:.3g}, at most 5 is right")
+        parts.append(f"error ratio {judged['max_error_ratio']:.3g}, at most {told['limit']:g} is right")
     if note:
         parts.append(str(note))
     return "; ".join(parts)

@@ -42,8 +42,6 @@ from fk_core.source_check import Problem
 from fk_core.stop import Stop
 from fk_core.trial import CandidateFault, Progress, Trial
 
-__all__ = ["Hearing", "refused", "rejected_text", "validate"]
-
 log = logging.getLogger(__name__)
 
 Spawn = Callable[[], tuple[Child, Path]]
@@ -206,7 +204,7 @@ class Validation:
                 ) from fault
             finally:
                 self.h.warnings += trial.warnings
-                self.h.detail = {k: round(v, 4) for k, v in (trial.detail + judge.detail).items()}
+                self.h.detail = {k: round(v, 4) for k, v in (trial.detail | judge.detail).items()}
 
     def _alone(self) -> bool:
         """Whether nobody else, with a lease or without, is on the device."""
@@ -260,8 +258,7 @@ class Validation:
             trial.finish()
         finally:
             if not timed:
-                for laid in stopwatch._laid:
-                    laid.frame.close_fds()
+                stopwatch.close()
 
     def _build(self, trial: Trial, judge: JudgeSession, stopwatch: Stopwatch) -> None:
         """Judge and candidate make ready, at the same time where neither needs the other."""

@@ -133,7 +133,7 @@ def decide(
         trust="full" if gpu and trusted else "indicative",
     )
     seed_gate = correct and total.ratio >= 1.0
-    why_not = _why_no_winner(cases, timed, total, interval, timing, floor, correct=correct, gpu=gpu)
+    why_not = _why_no_winner(cases, timed, interval, timing, floor, correct=correct, gpu=gpu)
     if not why_not and len(timed) < len(measured):
         why_not = speed.reason
     return Decision(speed, not why_not, why_not, seed_gate)
@@ -142,7 +142,6 @@ def decide(
 def _why_no_winner(
     cases: list[CaseReport],
     timed: list[CaseTiming],
-    total: Estimate,
     interval: tuple[float, float] | None,
     timing: Timing,
     floor: float,
@@ -166,7 +165,7 @@ def _why_no_winner(
             continue
         ends = m.estimate.interval(floor)
         if ends is not None and ends[1] < timing.slow_case:
-            return f"{m.case.id} is significantly slower ({m.estimate.ratio:.3f}x)"
+            return f"{m.case.id} is significantly slower ({m.estimate.ratio:.3g}x)"
     return ""
 
 
@@ -183,4 +182,4 @@ def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, t
     said = words.get(s.verdict, s.verdict)
     note = "; times are indicative" if s.trust == "indicative" else ""
     win = "; winner" if decision.winner else ""
-    return f"{head}; {s.speedup:.3f}x against {s.baseline}{ci}: {said}{win}{note}"
+    return f"{head}; {s.speedup:.4g}x against {s.baseline}{ci}: {said}{win}{note}"

@@ -98,7 +98,7 @@ async def run(console: Console, server: StdioServerParameters) -> dict[str, Any]
 async def _judge(client: Client, candidate: Candidate) -> dict[str, Any]:
     source = (_CANDIDATES / candidate.file).read_text(encoding="utf-8")
     start = time.monotonic()
-    envelope = await _call(client, "validate_kernel", {"op": OP, "source": source})
+    envelope = await _call(client, "validate_kernel", {"op": OP, "source": source, "fresh": True})
     while envelope["status"] in _WAITING and time.monotonic() - start < _LIMIT_S:
         envelope = await _call(client, "get_job", {"job_id": envelope["job_id"]})
     result = envelope.get("result") or {}

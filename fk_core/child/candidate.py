@@ -9,14 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fk_core.child import loading
-from fk_core.child.guards import Guards
+from fk_core.child.guards import PRODUCTION_LIBRARIES, Guards
 from fk_core.child.runner import Runner
 from fk_core.child.wire import Channel, Closed
 
@@ -27,12 +26,18 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
     """Serve until the parent closes the channel or says ``bye``.
 
     ``config``: ``path`` of the candidate file, ``scratch``, ``device`` (``cpu`` or ``cuda:N``), ``forbidden`` paths,
-    ``allow``ed production libraries, ``threads``.
+    ``policy``: production libraries besides those that the guards know, ``allow``: those it may use all the same.
     """
-    torch.set_num_threads(int(config.get("threads", 1)))
+    torch.set_num_threads(1)
     device = torch.device(config["device"])
     scratch = config["scratch"]
-    guards = Guards(config["path"], scratch, forbidden=config.get("forbidden", []), allow=config.get("allow", []))
+    guards = Guards(
+        config["path"],
+        scratch,
+        forbidden=config["forbidden"],
+        policy=[*PRODUCTION_LIBRARIES, *config["policy"]],
+        allow=config["allow"],
+    )
     loaded: dict[str, Any] = {}
 
     def build(
@@ -84,4 +89,4 @@ def _context(device: torch.device) -> dict[str, Any]:
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)
         torch.cuda.synchronize()
-    return {"scratch": Path.cwd().name}
+    return {}

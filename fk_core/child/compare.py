@@ -279,35 +279,23 @@ def _conclude(item: Item, yard: Yardstick, rows: list[list[float]]) -> Judgement
             share_wrong=found.share,
             pattern=found.pattern,
         )
+    note = pattern = ""
     if yard.generic and rms is not None and rms > rule.rms_limit * (1 + 3 / math.sqrt(finite)):
+        pattern = "spread over all elements"
         note = (
             f"no single element is far off, but together they are: root mean square of the error ratio {rms:.3g}, "
             f"at most {rule.rms_limit:.3g}; intermediate results are rounded too often or too coarsely"
         )
-        first = worst_element(got, item.ref, item.mag, yard)
-        return replace(
-            common,
-            ok=False,
-            outcome="WRONG_VALUES",
-            first_mismatch=first,
-            pattern="spread over all elements",
-            note=note,
-        )
-    if worst_row is not None and worst_row > rule.row_limit:
+    elif worst_row is not None and worst_row > rule.row_limit:
+        pattern = "whole rows scaled"
         note = (
             f"no single element is far off, but a whole row is scaled: its bias is {worst_row:.3g} times what rounding "
             f"can give, at most {rule.row_limit:.3g}; a sum over the row lacks elements or is too coarse"
         )
-        first = worst_element(got, item.ref, item.mag, yard)
-        return replace(
-            common,
-            ok=False,
-            outcome="WRONG_VALUES",
-            first_mismatch=first,
-            pattern="whole rows scaled",
-            note=note,
-        )
-    return common
+    if not pattern:
+        return common
+    first = worst_element(got, item.ref, item.mag, yard)
+    return replace(common, ok=False, outcome="WRONG_VALUES", first_mismatch=first, pattern=pattern, note=note)
 
 
 def worst_element(got: Tensor, ref: Tensor, mag: Tensor | None, yard: Yardstick) -> dict[str, Any]:

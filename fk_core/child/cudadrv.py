@@ -69,14 +69,16 @@ class _EdgeData(c.Structure):
 
 
 @lru_cache(maxsize=1)
-def _lib() -> c.CDLL:
+def driver() -> c.CDLL:
+    """The driver library of this process."""
     return c.CDLL("libcuda.so.1")
 
 
-def _check(status: int, what: str) -> None:
+def check(status: int, what: str) -> None:
+    """Raise ``CudaError`` for a driver call that failed; ``what`` it was to do."""
     if status:
         name = c.c_char_p()
-        _lib().cuGetErrorName(c.c_int(status), c.byref(name))
+        driver().cuGetErrorName(c.c_int(status), c.byref(name))
         raise CudaError(f"{what}: {(name.value or b'?').decode()} ({status})")
 
 
@@ -92,7 +94,7 @@ def granularity(device: int) -> int:
     """Bytes that shared allocations are rounded up to."""
     size = c.c_size_t()
     prop = _prop(device)
-    _check(_lib().cuMemGetAllocationGranularity(c.byref(size), c.byref(prop), c.c_int(1)), "allocation granularity")
+    check(driver().cuMemGetAllocationGranularity(c.byref(size), c.byref(prop), c.c_int(1)), "allocation granularity")
     return size.value
 
 
@@ -107,17 +109,17 @@ class SharedMemory:
         self.size, self.device = size, device
         self._handle = c.c_ulonglong(handle)
         address = c.c_ulonglong()
-        lib = _lib()
-        _check(
+        lib = driver()
+        check(
             lib.cuMemAddressReserve(
                 c.byref(address), c.c_size_t(size), c.c_size_t(0), c.c_ulonglong(0), c.c_ulonglong(0)
             ),
             "reserve addresses",
         )
         self.address = address.value
-        _check(lib.cuMemMap(address, c.c_size_t(size), c.c_size_t(0), self._handle, c.c_ulonglong(0)), "map memory")
+        check(lib.cuMemMap(address, c.c_size_t(size), c.c_size_t(0), self._handle, c.c_ulonglong(0)), "map memory")
         access = _AccessDesc(_Location(_LOCATION_DEVICE, device), _ACCESS_READ_WRITE)
-        _check(lib.cuMemSetAccess(address, c.c_size_t(size), c.byref(access), c.c_size_t(1)), "allow access")
+        check(lib.cuMemSetAccess(address, c.c_size_t(size), c.byref(access), c.c_size_t(1)), "allow access")
 
     @classmethod
     def create(cls, size: int, device: int) -> SharedMemory:
@@ -125,8 +127,8 @@ class SharedMemory:
         size = -(-size // step) * step
         handle = c.c_ulonglong()
         prop = _prop(device)
-        _check(
-            _lib().cuMemCreate(c.byref(handle), c.c_size_t(size), c.byref(prop), c.c_ulonglong(0)),
+        check(
+            driver().cuMemCreate(c.byref(handle), c.c_size_t(size), c.byref(prop), c.c_ulonglong(0)),
             f"allocate {size} bytes of shared device memory",
         )
         return cls(handle.value, size, device)
@@ -134,8 +136,10 @@ class SharedMemory:
     def export(self) -> int:
         """A new descriptor for this memory; the caller closes it."""
         fd = c.c_int(-1)
-        _check(
-            _lib().cuMemExportToShareableHandle(c.byref(fd), self._handle, c.c_int(_HANDLE_POSIX_FD), c.c_ulonglong(0)),
+        check(
+            driver().cuMemExportToShareableHandle(
+                c.byref(fd), self._handle, c.c_int(_HANDLE_POSIX_FD), c.c_ulonglong(0)
+            ),
             "export memory",
         )
         return fd.value
@@ -143,41 +147,43 @@ class SharedMemory:
     @classmethod
     def open(cls, fd: int, size: int, device: int) -> SharedMemory:
         handle = c.c_ulonglong()
-        _check(
-            _lib().cuMemImportFromShareableHandle(c.byref(handle), c.c_void_p(fd), c.c_int(_HANDLE_POSIX_FD)),
+        check(
+            driver().cuMemImportFromShareableHandle(c.byref(handle), c.c_void_p(fd), c.c_int(_HANDLE_POSIX_FD)),
             "import memory",
         )
         return cls(handle.value, size, device)
 
     def close(self) -> None:
         if self.address:
-            lib = _lib()
-            _check(lib.cuMemUnmap(c.c_ulonglong(self.address), c.c_size_t(self.size)), "unmap memory")
-            _check(lib.cuMemAddressFree(c.c_ulonglong(self.address), c.c_size_t(self.size)), "free addresses")
-            _check(lib.cuMemRelease(self._handle), "release memory")
+            lib = driver()
+            check(lib.cuMemUnmap(c.c_ulonglong(self.address), c.c_size_t(self.size)), "unmap memory")
+            check(lib.cuMemAddressFree(c.c_ulonglong(self.address), c.c_size_t(self.size)), "free addresses")
+            check(lib.cuMemRelease(self._handle), "release memory")
             self.address = 0
 
 
 def copy(target: int, source: int, size: int, stream: int) -> None:
     """Enqueue a copy of bytes between two device addresses."""
-    _check(
-        _lib().cuMemcpyDtoDAsync_v2(c.c_ulonglong(target), c.c_ulonglong(source), c.c_size_t(size), c.c_void_p(stream)),
+    check(
+        driver().cuMemcpyDtoDAsync_v2(
+            c.c_ulonglong(target), c.c_ulonglong(source), c.c_size_t(size), c.c_void_p(stream)
+        ),
         "copy",
     )
 
 
 def graph_nodes(graph: int) -> dict[str, int]:
     """How many nodes of each kind a captured ``cudaGraph_t`` has; child graphs count as ``graph``."""
-    lib = _lib()
+    lib = driver()
     count = c.c_size_t()
-    _check(lib.cuGraphGetNodes(c.c_void_p(graph), None, c.byref(count)), "count graph nodes")
+    check(lib.cuGraphGetNodes(c.c_void_p(graph), None, c.byref(count)), "count graph nodes")
     nodes = (c.c_void_p * max(1, count.value))()
     if count.value:
-        _check(lib.cuGraphGetNodes(c.c_void_p(graph), nodes, c.byref(count)), "list graph nodes")
+        check(lib.cuGraphGetNodes(c.c_void_p(graph), nodes, c.byref(count)), "list graph nodes")
     kinds: dict[str, int] = {}
     for node in nodes[: count.value]:
         kind = c.c_int()
-        _check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
+        check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
         name = NODE_KINDS.get(kind.value, f"kind {kind.value}")
         kinds[name] = kinds.get(name, 0) + 1
     return kinds
@@ -185,16 +191,16 @@ def graph_nodes(graph: int) -> dict[str, int]:
 
 def graph_edges(graph: int) -> tuple[int, int, int]:
     """Edges of a captured graph: (all, programmatic ones as PDL makes, nodes with more than one way in or out)."""
-    lib = _lib()
+    lib = driver()
     name = "cuGraphGetEdges_v2" if hasattr(lib, "cuGraphGetEdges_v2") else "cuGraphGetEdges"
     get = getattr(lib, name)
     count = c.c_size_t()
-    _check(get(c.c_void_p(graph), None, None, None, c.byref(count)), "count graph edges")
+    check(get(c.c_void_p(graph), None, None, None, c.byref(count)), "count graph edges")
     if not count.value:
         return 0, 0, 0
     start, end = (c.c_void_p * count.value)(), (c.c_void_p * count.value)()
     data = (_EdgeData * count.value)()
-    _check(get(c.c_void_p(graph), start, end, data, c.byref(count)), "list graph edges")
+    check(get(c.c_void_p(graph), start, end, data, c.byref(count)), "list graph edges")
     programmatic = sum(1 for edge in data if edge.type == 1)
     outs: dict[int, int] = {}
     ins: dict[int, int] = {}
@@ -207,6 +213,6 @@ def graph_edges(graph: int) -> tuple[int, int, int]:
 
 def reset_persisting_l2() -> None:
     """Turn lines that were marked persisting back to normal, and take the set-aside away."""
-    lib = _lib()
-    _check(lib.cuCtxResetPersistingL2Cache(), "reset persisting L2")
-    _check(lib.cuCtxSetLimit(c.c_int(_LIMIT_PERSISTING_L2), c.c_size_t(0)), "limit persisting L2")
+    lib = driver()
+    check(lib.cuCtxResetPersistingL2Cache(), "reset persisting L2")
+    check(lib.cuCtxSetLimit(c.c_int(_LIMIT_PERSISTING_L2), c.c_size_t(0)), "limit persisting L2")

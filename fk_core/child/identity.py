@@ -158,7 +158,7 @@ class Table:
             now = vars(space.owner)
             for name, value in space.values.items():
                 current = now.get(name, _Missing)
-                if current is not value and not _harmless(name, value, current, origins):
+                if current is not value and not _harmless(value, current, origins):
                     found.append(_replaced(f"{space.label}.{name}", value, current, origins))
             for name, (function, inner) in space.inner.items():
                 current_inner = _inside(function)
@@ -185,7 +185,7 @@ def _subclasses(kind: type) -> list[type]:
     return found
 
 
-def _harmless(name: str, before: Any, after: Any, origins: Origins) -> bool:
+def _harmless(before: Any, after: Any, origins: Origins) -> bool:
     """Whether a library loaded or wrapped its own attribute, or a plain number was only equal, not the same."""
     if after is _Missing:
         return False

@@ -35,8 +35,8 @@ _BUILD_ELEMENTS = 4 << 20
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
-    """``config``: ``device`` (``cpu`` or ``cuda:N``), ``threads``."""
-    torch.set_num_threads(int(config.get("threads", 1)))
+    """``config``: ``device`` (``cpu`` or ``cuda:N``)."""
+    torch.set_num_threads(1)
     device = torch.device(config["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -391,7 +391,7 @@ class Job:
             baseline = self._baseline(call, self.keys[i], expected, rules)
             if baseline is not None:
                 baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
-                wrong, note = self._beside(judged, baseline, got, expected, rules, after, form)
+                wrong, note = self._beside(judged, baseline, got, expected, rules, after)
         between = self._between_rows()
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
@@ -412,6 +412,7 @@ class Job:
             "judgement": first.as_dict() if first else {},
             "note": (first.note if first else "") or note,
             "skipped": note,
+            "limit": self.task["tolerance"]["limit"],
             "max_abs_error": _most(j.max_abs_error for j in judged),
             "max_error_ratio": _most(j.max_error_ratio for j in judged),
             "baseline_error_ratio": baseline_ratio,
@@ -469,7 +470,6 @@ class Job:
         expected: dict[str, Reference],
         rules: dict[str, compare.Rule],
         after: dict[str, Tensor],
-        form: dict[str, Any],
     ) -> tuple[list[compare.Judgement], str]:
         """Judge again where the baseline's own errors allow more; leave out what the baseline itself gets wrong."""
         by_name = {j.name: j for j in baseline}

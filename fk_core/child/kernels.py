@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fk_core.child.cudadrv import _check, _lib
+from fk_core.child.cudadrv import check, driver
 
 SAMPLES = 32
 """Words that a gate reads of each of two outputs."""
@@ -148,11 +148,11 @@ class Kernel:
     """A loaded kernel that is launched on a raw stream with addresses and integers, 8 bytes each."""
 
     def __init__(self, binary: Binary, arguments: int) -> None:
-        lib = _lib()
+        lib = driver()
         module, function = c.c_void_p(), c.c_void_p()
         self._image = binary.image
-        _check(lib.cuModuleLoadData(c.byref(module), binary.image), f"load {binary.name}")
-        _check(lib.cuModuleGetFunction(c.byref(function), module, binary.name.encode()), f"find {binary.name}")
+        check(lib.cuModuleLoadData(c.byref(module), binary.image), f"load {binary.name}")
+        check(lib.cuModuleGetFunction(c.byref(function), module, binary.name.encode()), f"find {binary.name}")
         self._function, self._threads, self._shared = function, binary.threads, binary.shared
         # Two null scratch pointers follow the arguments, as Triton's kernels take them.
         self._values = (c.c_ulonglong * (arguments + 2))()
@@ -176,4 +176,4 @@ class Kernel:
             self._pointers,
             None,
         )
-        _check(status, "launch")
+        check(status, "launch")

@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 import traceback
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -112,20 +111,3 @@ def _said(error: BaseException) -> str:
 
 def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\\0")
-
-
-def literal_supports(path: str) -> dict[str, Any] | None:
-    """The candidate's declared domain: a literal ``SUPPORTS = {...}`` at the top of the file; None if undeclared."""
-    import ast
-
-    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "SUPPORTS" for t in node.targets):
-            try:
-                value = ast.literal_eval(node.value)
-            except ValueError as error:
-                raise ContractBroken("SUPPORTS must be a literal dict") from error
-            if not isinstance(value, dict):
-                raise ContractBroken("SUPPORTS must be a literal dict")
-            return value
-    return None

@@ -33,7 +33,7 @@ def stdlib_roots() -> tuple[str, ...]:
 class Origins:
     """Tells whose code a file name is: the standard library's, a library's, or the candidate's."""
 
-    def __init__(self, candidate_file: str, scratch: str) -> None:
+    def __init__(self, candidate_file: str) -> None:
         self.candidate = candidate_file
         self.libraries = (*library_roots(), _HARNESS)
         self.stdlib = stdlib_roots()

@@ -188,7 +188,7 @@ class Standing:
             else:
                 yield finding("environment", what, severity=WARN)
         for entry in sys.path:
-            if entry not in self.path and origins_unknown(entry):
+            if entry not in self.path and _worth_a_word(entry):
                 yield finding("environment", f"sys.path has a new entry {entry!r}", severity=WARN)
 
     def _process(self, origins: Origins) -> Iterable[Finding]:
@@ -211,7 +211,7 @@ class Standing:
             yield finding("process", what, instead="wait for every program that you start, and start none in forward")
 
 
-def origins_unknown(entry: str) -> bool:
+def _worth_a_word(entry: str) -> bool:
     """Whether a new entry of ``sys.path`` is worth a word: libraries add folders of their own."""
     return "site-packages" not in entry and not entry.endswith(".zip")
 

@@ -89,6 +89,7 @@ _SETPRIORITY, _PRLIMIT = (141, 140), (302, 261)
 
 
 def supported() -> bool:
+    """Whether the numbers of this machine's calls are known here."""
     return platform.machine() in _AUDIT_ARCH
 
 
@@ -123,7 +124,12 @@ def assemble(machine: str, *, connect: bool) -> bytes:
 
 
 def restrict(*, connect: bool) -> None:
-    """Put this process and all it starts under the filter; needs no_new_privs."""
+    """Put this process and all it starts under the filter; needs no_new_privs.
+
+    Raises ``OSError``, also on a machine whose calls have other numbers.
+    """
+    if not supported():
+        raise OSError(errno.ENOSYS, f"no system call filter for {platform.machine()}")
     program = assemble(platform.machine(), connect=connect)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))

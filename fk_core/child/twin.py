@@ -35,7 +35,7 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
     """``config``: ``task`` name, ``provider``, ``device``, ``scratch``; ``init``: the entries' init
     parameters; ``plant``: slow it down by about 3%.
     """
-    torch.set_num_threads(int(config.get("threads", 1)))
+    torch.set_num_threads(1)
     device = torch.device(config["device"])
     source = provider(config["provider"])
     planted = PlantedGroup()

@@ -156,7 +156,7 @@ class Channel:
                 sent = self.sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
                 data = data[sent:]
             self.sock.sendall(data)
-        except (BrokenPipeError, ConnectionError, OSError) as error:
+        except OSError as error:
             raise Closed("the other side is gone") from error
 
     def _fill(self, size: int, deadline: float | None) -> None:
@@ -168,7 +168,7 @@ class Channel:
                 data, ancillary, flags, _ = self.sock.recvmsg(
                     1 << 16, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC
                 )
-            except (ConnectionError, OSError) as error:
+            except OSError as error:
                 raise Closed("the other side is gone") from error
             for level, kind, raw in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

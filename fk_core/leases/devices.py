@@ -61,11 +61,6 @@ def survey(environ: Mapping[str, str] | None = None, nvml: Nvml | None = None) -
     return Survey([*shown, cpu], note=note)
 
 
-def discover(environ: Mapping[str, str] | None = None, nvml: Nvml | None = None) -> list[Device]:
-    """The devices of :func:`survey` alone."""
-    return survey(environ, nvml).devices
-
-
 def visible(gpus: list[Device], wanted: str) -> list[Device]:
     """The GPUs that a value of ``CUDA_VISIBLE_DEVICES`` shows, in its order."""
     shown: list[Device] = []

@@ -17,6 +17,10 @@ class Claim(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class Nothing(Claim):
+    """It was done, and there is no more to say."""
+
+
 class FindingClaim(Claim):
     kind: Text
     what: Text

@@ -82,7 +82,7 @@ class CaseReport(Record):
     """Why the outcome is not PASSED, or why there are no times."""
     max_abs_error: Number = None
     max_error_ratio: Number = None
-    """Largest abs(c - ref) / (half an ulp + u * mag); at most 5 passes."""
+    """Largest abs(c - ref) / (half an ulp + u * mag), of which the task's tolerance says how much passes."""
     baseline_error_ratio: Number = None
     """The same for the production baseline."""
     first_mismatch: Mismatch | None = None
@@ -133,7 +133,7 @@ class Speed(Record):
     others_timed: dict[str, float] = Field(default_factory=dict)
     """Geometric-mean speedup of the candidate over each other provider."""
     mode: str = ""
-    """How time was taken: ``gate nodes``, ``plain replay``, ``eager`` or ``cpu wall``."""
+    """How time was taken: ``gate nodes``, ``eager`` or ``cpu wall``."""
     trust: Literal["full", "indicative", "none"] = "none"
 
 

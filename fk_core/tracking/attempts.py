@@ -18,7 +18,6 @@ class Attempt:
     """Seconds since the epoch."""
     identity: str
     source_sha256: str
-    job_id: str = ""
     owner: str = ""
     """Names the process that runs it, see ``alive.mark``."""
     client: str = ""

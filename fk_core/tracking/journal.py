@@ -49,9 +49,8 @@ class Journal:
         self._position = Position()
         self._attempts: dict[str, Attempt] = {}
         self._by_identity: dict[str, list[str]] = {}
-        self._by_job: dict[str, str] = {}
 
-    def begin(self, request: ValidateRequest, identity: str, job_id: str = "") -> str:
+    def begin(self, request: ValidateRequest, identity: str) -> str:
         """Records a submission before anything is run and returns its attempt id.
 
         ``identity`` names everything that decides the answer; equal identities have equal answers.
@@ -76,7 +75,6 @@ class Journal:
                 "op": request.op,
                 "identity": identity,
                 "source": digest,
-                "job": job_id,
                 "owner": alive.mark(),
                 "client": request.client,
             }
@@ -152,12 +150,6 @@ class Journal:
                     return attempt_id
         return None
 
-    def find_job(self, job_id: str) -> str | None:
-        """The attempt that a job made."""
-        with self._lock, _faults("read"):
-            self._refresh()
-            return self._by_job.get(job_id)
-
     def list(self, op: str = "", limit: int = 20, *, best: bool = False) -> _Attempts:
         """Attempts, latest first; with ``best`` only those that passed, highest speedup first (None last)."""
         with self._lock, _faults("read"):
@@ -188,7 +180,6 @@ class Journal:
         if again:
             self._attempts.clear()
             self._by_identity.clear()
-            self._by_job.clear()
         for event in events:
             self._apply(event)
 
@@ -202,14 +193,11 @@ class Journal:
                 began=float(event.get("at", 0.0)),
                 identity=str(event.get("identity", "")),
                 source_sha256=str(event.get("source", "")),
-                job_id=str(event.get("job", "")),
                 owner=str(event.get("owner", "")),
                 client=str(event.get("client", "")),
             )
             self._attempts[attempt_id] = attempt
             self._by_identity.setdefault(attempt.identity, []).append(attempt_id)
-            if attempt.job_id:
-                self._by_job[attempt.job_id] = attempt_id
         elif kind == "finish" and attempt_id in self._attempts and event.get("outcome") in set(Outcome):
             attempt = self._attempts[attempt_id]
             attempt.outcome = Outcome(event["outcome"])

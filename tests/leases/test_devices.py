@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 from fk_core.errors import DeviceBroken, NoDevice
-from fk_core.leases.devices import Survey, cpu_device, discover, resolve, survey, visible
+from fk_core.leases.devices import Survey, cpu_device, resolve, survey, visible
 from fk_core.leases.flock import FlockLeases
 from fk_core.leases.foreign import Registry
 from fk_core.leases.nvml import NoNvml, Nvml
@@ -279,12 +279,12 @@ def test_status_survives_a_gpu_that_was_lost(tmp_path: Path) -> None:
 
 def test_discovery_here_needs_neither_torch_nor_a_gpu() -> None:
     code = (
-        "import sys; from fk_core.leases.devices import discover; d = discover();"
+        "import sys; from fk_core.leases.devices import survey; d = survey().devices;"
         "assert d[-1].uuid == 'cpu' and d[-1].memory_bytes > 0 and d[-1].name; assert 'torch' not in sys.modules"
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
-    assert discover()[-1] == cpu_device()
+    assert survey().devices[-1] == cpu_device()
 
 
 @pytest.mark.parametrize(

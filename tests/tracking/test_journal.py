@@ -73,18 +73,17 @@ def events_file(settings: Settings) -> Path:
 
 
 def test_what_is_written_is_read_again_also_after_a_restart(journal: Journal, settings: Settings) -> None:
-    attempt_id = journal.begin(request(), "identity", job_id="j-1")
+    attempt_id = journal.begin(request(), "identity")
     assert journal.read(attempt_id) == (request(), None)
     assert journal.attempt(attempt_id).running
     answer = report(speedup=1.5)
     journal.finish(attempt_id, answer)
     for reader in (journal, Journal(settings)):
         assert reader.read(attempt_id) == (request(), answer)
-        assert reader.find_job("j-1") == attempt_id
         assert reader.find_identical("identity") == attempt_id
         line = reader.attempt(attempt_id)
         assert (line.op, line.outcome, line.speedup, line.device) == ("rms_norm", Outcome.PASSED, 1.5, "cpu")
-        assert (line.client, line.job_id, line.running, line.interrupted) == ("test", "j-1", False, False)
+        assert (line.client, line.running, line.interrupted) == ("test", False, False)
 
 
 def test_another_journal_sees_what_this_one_writes(journal: Journal, settings: Settings) -> None:

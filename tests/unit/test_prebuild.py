@@ -40,6 +40,32 @@ def test_links_and_special_files_lead_nowhere(tmp_path: Path) -> None:
     assert triton_cache.copy_cache(tmp_path / "all", target) == 0
 
 
+def test_nothing_is_written_through_links(tmp_path: Path) -> None:
+    """A candidate may put a link where the harness is about to write."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    source, target = tmp_path / "source", tmp_path / "target"
+    for name in ("abc", "def"):
+        (source / name).mkdir(parents=True)
+        (source / name / "kernel.cubin").write_bytes(b"one")
+    (target / "def").mkdir(parents=True)
+    (target / "abc").symlink_to(outside)
+    (target / "def" / "kernel.cubin").symlink_to(outside / "made")
+    assert triton_cache.copy_cache(source, target) == 0
+    assert not list(outside.iterdir())
+    (tmp_path / "all").symlink_to(outside)
+    with pytest.raises(NotADirectoryError):
+        triton_cache.copy_cache(source, tmp_path / "all")
+    assert not list(outside.iterdir())
+
+
+def test_other_names_of_files_elsewhere_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("do not copy", encoding="utf-8")
+    (tmp_path / "source" / "abc").mkdir(parents=True)
+    os.link(tmp_path / "token", tmp_path / "source" / "abc" / "kernel.cubin")
+    assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target") == 0
+
+
 def test_huge_files_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_cache, "_FILE_BYTES", 10)
     (tmp_path / "source" / "abc").mkdir(parents=True)

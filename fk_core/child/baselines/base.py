@@ -29,14 +29,16 @@ class BaselineUnusable(Exception):
 class Provider(ABC):
     name: ClassVar[str]
     """The file name, and the word in a task's ``baselines``."""
-    libraries: ClassVar[tuple[str, ...]]
+    kernels: ClassVar[Mapping[str, str]]
+    """Task -> what it runs for it, in words."""
+    libraries: ClassVar[tuple[str, ...]] = ()
     """Import names that a candidate may not use unless the caller allows it; empty for torch itself."""
     distributions: ClassVar[tuple[str, ...]]
     """Names under which the library may be installed, the usual one first."""
 
-    @abstractmethod
     def what(self, task: str) -> str:
-        """What it runs for a task, in words."""
+        """What it runs for a task, in words; empty where it has nothing for it."""
+        return self.kernels.get(task, "")
 
     @abstractmethod
     def supports(self, task: str, entry: str, form: str, dtype: str, device: str) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WHAT = {
+KERNELS = {
     "rms_norm": "flashinfer.norm.rmsnorm, and fused_add_rmsnorm in place where there is a residual",
     "silu_and_mul": "flashinfer.activation.silu_and_mul",
     "softmax": "flashinfer.sampling.softmax",
@@ -26,11 +26,9 @@ DTYPES = {
 
 class Flashinfer(Provider):
     name: ClassVar[str] = "flashinfer"
+    kernels: ClassVar[Mapping[str, str]] = KERNELS
     libraries: ClassVar[tuple[str, ...]] = ("flashinfer",)
     distributions: ClassVar[tuple[str, ...]] = ("flashinfer-python", "flashinfer")
-
-    def what(self, task: str) -> str:
-        return WHAT.get(task, "")
 
     def supports(self, task: str, entry: str, form: str, dtype: str, device: str) -> bool:
         return device == "cuda" and dtype in DTYPES.get(task, ())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WHAT = {
+KERNELS = {
     "rms_norm": "LigerRMSNormFunction, and LigerFusedAddRMSNormFunction where there is a residual",
     "silu_and_mul": "LigerFusedGateUpSiLUMulFunction, or LigerSiLUMulFunction on contiguous halves before 0.8",
 }
@@ -23,14 +23,12 @@ WHAT = {
 
 class Liger(Provider):
     name: ClassVar[str] = "liger"
+    kernels: ClassVar[Mapping[str, str]] = KERNELS
     libraries: ClassVar[tuple[str, ...]] = ("liger_kernel",)
     distributions: ClassVar[tuple[str, ...]] = ("liger-kernel", "liger-kernel-nightly")
 
-    def what(self, task: str) -> str:
-        return WHAT.get(task, "")
-
     def supports(self, task: str, entry: str, form: str, dtype: str, device: str) -> bool:
-        return device == "cuda" and task in WHAT and dtype in ("bfloat16", "float16", "float32")
+        return device == "cuda" and task in KERNELS and dtype in ("bfloat16", "float16", "float32")
 
     def build(
         self,

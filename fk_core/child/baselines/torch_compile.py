@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WHAT = {
+KERNELS = {
     "rms_norm": "the fp32 formula of RMSNorm through torch.compile(dynamic=False)",
     "silu_and_mul": "silu(a) * b through torch.compile(dynamic=False)",
     "softmax": "torch.softmax through torch.compile(dynamic=False)",
@@ -21,17 +21,14 @@ WHAT = {
 
 class TorchCompile(Provider):
     name: ClassVar[str] = "torch_compile"
-    libraries: ClassVar[tuple[str, ...]] = ()
+    kernels: ClassVar[Mapping[str, str]] = KERNELS
     distributions: ClassVar[tuple[str, ...]] = ("torch",)
 
     def __init__(self) -> None:
         self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
-    def what(self, task: str) -> str:
-        return WHAT.get(task, "")
-
     def supports(self, task: str, entry: str, form: str, dtype: str, device: str) -> bool:
-        return task in WHAT
+        return task in KERNELS
 
     def build(
         self,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WHAT = {
+KERNELS = {
     "rms_norm": "torch.nn.functional.rms_norm, after an addition where there is a residual",
     "silu_and_mul": "torch.nn.functional.silu and a multiplication",
     "softmax": "torch.softmax",
@@ -20,14 +20,11 @@ WHAT = {
 
 class TorchEager(Provider):
     name: ClassVar[str] = "torch_eager"
-    libraries: ClassVar[tuple[str, ...]] = ()
+    kernels: ClassVar[Mapping[str, str]] = KERNELS
     distributions: ClassVar[tuple[str, ...]] = ("torch",)
 
-    def what(self, task: str) -> str:
-        return WHAT.get(task, "")
-
     def supports(self, task: str, entry: str, form: str, dtype: str, device: str) -> bool:
-        return task in WHAT
+        return task in KERNELS
 
     def build(
         self,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-WHAT = {
+KERNELS = {
     "rms_norm": "vllm._custom_ops.rms_norm, and fused_add_rms_norm in place where there is a residual",
     "silu_and_mul": "torch.ops._C.silu_and_mul of vLLM",
 }
@@ -19,14 +19,12 @@ WHAT = {
 
 class Vllm(Provider):
     name: ClassVar[str] = "vllm"
+    kernels: ClassVar[Mapping[str, str]] = KERNELS
     libraries: ClassVar[tuple[str, ...]] = ("vllm",)
     distributions: ClassVar[tuple[str, ...]] = ("vllm",)
 
-    def what(self, task: str) -> str:
-        return WHAT.get(task, "")
-
     def supports(self, task: str, entry: str, form: str, dtype: str, device: str) -> bool:
-        return device == "cuda" and task in WHAT and dtype in ("bfloat16", "float16", "float32")
+        return device == "cuda" and task in KERNELS and dtype in ("bfloat16", "float16", "float32")
 
     def build(
         self,
