@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fk_core import validate as validation
 from fk_core.child.baselines.base import production
 from fk_core.child.baselines.base import provider as provider_of
+from fk_core.filelock import LockBusy, mutex
 from fk_core.hearing import Hearing
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
@@ -27,12 +28,11 @@ from fk_core.records.task import TaskSpec
 from fk_core.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fk_core.harness import Harness
 
 LEAST = 0.002
 QUANTILE = 0.9
+_LOCK_S = 5.0
 CALIBRATION_OP = "rms_norm"
 
 
@@ -52,7 +52,7 @@ class Floors:
         return found if found is not None and found < 1 else None
 
     def keep(self, device: Device, floor: float, ratios: list[float]) -> None:
-        self._update(device, {"floor": floor, "ratios": ratios})
+        self._update(device, lambda _: {"floor": floor, "ratios": ratios})
 
     def times(self, device: Device, spec: TaskSpec) -> dict[str, tuple[float | None, float | None]]:
         """Case id -> (floor_us, baseline_us), as validations of this task measured them here."""
@@ -63,16 +63,14 @@ class Floors:
     def note_times(self, device: Device, spec: TaskSpec, report: ValidateReport) -> None:
         rows = {c.id: [c.floor_us, c.baseline_us] for c in report.cases if c.baseline_us is not None}
         if rows:
-            kept = _mapping(self._read(device).get("times"))
-            self._update(device, {"times": kept | {spec.sha256: _mapping(kept.get(spec.sha256)) | rows}})
+            self._update(device, lambda kept: {"times": _with(kept.get("times"), spec, rows)})
 
     def note_others(self, device: Device, spec: TaskSpec, provider: str, report: ValidateReport) -> None:
         """Keep how fast another provider is, case by case, against the baseline."""
         rows = {c.id: c.speedup for c in report.cases if c.speedup is not None}
         if rows:
-            kept = _mapping(self._read(device).get("others"))
-            of_task = _mapping(kept.get(spec.sha256)) | {provider: {"against": report.speed.baseline, "cases": rows}}
-            self._update(device, {"others": kept | {spec.sha256: of_task}})
+            row = {provider: {"against": report.speed.baseline, "cases": rows}}
+            self._update(device, lambda kept: {"others": _with(kept.get("others"), spec, row)})
 
     def others(self, device: Device, spec: TaskSpec, report: ValidateReport) -> dict[str, float]:
         """Geometric-mean speedup of a report's candidate over each other provider, from the record."""
@@ -99,20 +97,32 @@ class Floors:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _update(self, device: Device, change: Mapping[str, Any]) -> None:
+    def _update(self, device: Device, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        """Put what ``change`` makes of the record into it; processes that share the machine take turns."""
         path = self._path(device)
         # What is kept here only saves measuring again: failing to keep it must not fail the work.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, LockBusy):
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(self._read(device) | dict(change))
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-                try:
-                    file.write(text)
-                    file.flush()
-                    os.replace(file.name, path)
-                except OSError:
-                    os.unlink(file.name)
-                    raise
+            with mutex(path.with_suffix(".lock"), _LOCK_S):
+                kept = self._read(device)
+                _replace(path, json.dumps(kept | change(kept)))
+
+
+def _replace(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.replace(file.name, path)
+        except OSError:
+            os.unlink(file.name)
+            raise
+
+
+def _with(kept: object, spec: TaskSpec, rows: dict[str, Any]) -> dict[str, Any]:
+    """The rows of each task, with these added to those of one."""
+    tasks = _mapping(kept)
+    return tasks | {spec.sha256: _mapping(tasks.get(spec.sha256)) | rows}
 
 
 def _number(value: Any) -> float | None:

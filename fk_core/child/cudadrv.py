@@ -173,7 +173,7 @@ def copy(target: int, source: int, size: int, stream: int) -> None:
 
 
 def graph_nodes(graph: int) -> dict[str, int]:
-    """How many nodes of each kind a captured ``cudaGraph_t`` has; child graphs count as ``graph``."""
+    """How many nodes of each kind a captured ``cudaGraph_t`` has, with those of the child graphs (kind ``graph``)."""
     lib = driver()
     count = c.c_size_t()
     check(lib.cuGraphGetNodes(c.c_void_p(graph), None, c.byref(count)), "count graph nodes")
@@ -186,21 +186,29 @@ def graph_nodes(graph: int) -> dict[str, int]:
         check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
         name = NODE_KINDS.get(kind.value, f"kind {kind.value}")
         kinds[name] = kinds.get(name, 0) + 1
+        if name == "graph":
+            child = c.c_void_p()
+            check(lib.cuGraphChildGraphNodeGetGraph(c.c_void_p(node), c.byref(child)), "child graph")
+            for inner, number in graph_nodes(child.value or 0).items():
+                kinds[inner] = kinds.get(inner, 0) + number
     return kinds
 
 
 def graph_edges(graph: int) -> tuple[int, int, int]:
     """Edges of a captured graph: (all, programmatic ones as PDL makes, nodes with more than one way in or out)."""
     lib = driver()
-    name = "cuGraphGetEdges_v2" if hasattr(lib, "cuGraphGetEdges_v2") else "cuGraphGetEdges"
-    get = getattr(lib, name)
     count = c.c_size_t()
-    check(get(c.c_void_p(graph), None, None, None, c.byref(count)), "count graph edges")
+    # Before CUDA 12.3 edges have no data, and there is no programmatic one.
+    with_data = hasattr(lib, "cuGraphGetEdges_v2")
+    get = lib.cuGraphGetEdges_v2 if with_data else lib.cuGraphGetEdges
+    none = (None,) * (3 if with_data else 2)
+    check(get(c.c_void_p(graph), *none, c.byref(count)), "count graph edges")
     if not count.value:
         return 0, 0, 0
     start, end = (c.c_void_p * count.value)(), (c.c_void_p * count.value)()
     data = (_EdgeData * count.value)()
-    check(get(c.c_void_p(graph), start, end, data, c.byref(count)), "list graph edges")
+    into = (start, end, data) if with_data else (start, end)
+    check(get(c.c_void_p(graph), *into, c.byref(count)), "list graph edges")
     programmatic = sum(1 for edge in data if edge.type == 1)
     outs: dict[int, int] = {}
     ins: dict[int, int] = {}

@@ -209,13 +209,13 @@ class TimingDesk:
             theirs, ours = (_samples(case[side], place, number, dtype).clone() for side in ("theirs", "ours"))
             sampled.append(theirs)
             apart += _share_apart(theirs, ours)
-        # Behind gate n stands call n - 1; nothing stands behind the first.
-        suspects = sorted((n for n in range(1, len(order)) if apart[order[n]] > 0), key=lambda n: -apart[order[n]])
+        # Behind gate n stands call n - 1; the last call is sampled into the row of the first gate.
+        suspects = sorted((n for n in range(len(order)) if apart[order[n]] > 0), key=lambda n: -apart[order[n]])
         looked = suspects[:SUSPECTS]
         judged = [n for n in looked if self._wrong(case, order, n, body["sample_seed"], sampled)]
         return {
             "wrong": len(suspects) if looked and len(judged) == len(looked) else len(judged),
-            "checked": len(order) - 1,
+            "checked": len(order),
         }
 
     def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, sampled: list[Tensor]) -> bool:

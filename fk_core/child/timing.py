@@ -203,14 +203,18 @@ class CaseTimer:
             def call(i: int) -> list[torch.Tensor]:
                 inputs = views[i]
                 result = self.forwards[copies[i % len(copies)]](*inputs.values())
-                return outputs_of(result) + [inputs[name] for name in self.sampled]
+                returned = outputs_of(result)
+                if not all(output.is_contiguous() for output in returned):
+                    raise NotCapturable("an output is not contiguous, so that its memory can't be sampled")
+                return returned + [inputs[name] for name in self.sampled]
 
             def both() -> list[list[torch.Tensor]]:
                 outs: list[list[torch.Tensor]] = []
                 for i in range(calls):
-                    # Nothing is behind the first gate: it samples its own slot, and nobody looks at that.
+                    # Nothing is behind the first gate: it samples its own slot, until the last one overwrites that.
                     self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1] if i else [])
                     outs.append(call(i))
+                self._gate(stream, order[0], sample_seed, layout.slots[order[0]], outs[-1], copy=False)
                 return outs
 
             full, layout.outputs = self._capture(both)
@@ -219,6 +223,8 @@ class CaseTimer:
                 for i in range(calls):
                     behind = layout.outputs[i - 1] if i else []
                     self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
+                last = layout.outputs[calls - 1]
+                self._gate(stream, order[0], sample_seed, layout.slots[order[0]], last, copy=False)
 
             gate, _ = self._capture(gates, full)
             layout.graphs = {"full": full, "gate": gate}
@@ -243,9 +249,14 @@ class CaseTimer:
     def _capture(self, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
         return capture(self.clock, body, pool_of)
 
-    def _gate(self, stream: int, slot: int, seed: int, x: torch.Tensor, outs: list[torch.Tensor]) -> None:
+    def _gate(
+        self, stream: int, slot: int, seed: int, x: torch.Tensor, outs: list[torch.Tensor], *, copy: bool = True
+    ) -> None:
+        """Copy the pristine inputs of ``slot`` to ``x`` and sample ``outs`` into the row of ``slot``; without ``copy``
+        only the latter.
+        """
         p, arena = self.place, self.arena
-        words = p.block // 4 if self.gate_copies else 0
+        words = p.block // 4 if copy and self.gate_copies else 0
         y0 = outs[0] if outs else x
         y1 = outs[1] if len(outs) > 1 else y0
         samples = 2 * kernels.SAMPLES

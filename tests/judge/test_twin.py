@@ -143,7 +143,7 @@ def test_floors_are_kept_per_machine(tmp_path: Path) -> None:
     assert floors.of(device) == floors.measured(device) == 0.0042
     assert floors.measured(other) is None
     assert calibrate.Floors(settings).of(device) == 0.0042
-    assert [p.suffix for p in (settings.cache_dir / "machines").iterdir()] == [".json"]
+    assert sorted(p.suffix for p in (settings.cache_dir / "machines").iterdir()) == [".json", ".lock"]
 
 
 @pytest.mark.parametrize("text", [
