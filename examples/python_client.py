@@ -1,29 +1,46 @@
-"""Judge one candidate file from a Python program: python examples/python_client.py rms_norm my_kernel.py"""
+"""Judge one candidate file from a Python program: python examples/python_client.py rms_norm my_kernel.py
+
+Exit code 0 if it passed, 1 if not, 2 if the request was wrong.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 from mcp import Client, StdioServerParameters
 
 
-async def judge(op: str, path: str) -> dict:
-    server = StdioServerParameters(command="fk", args=["serve"])
+async def judge(op: str, source: str) -> tuple[dict[str, Any], str]:
+    """The report, and what was wrong with the request if there is none."""
+    # Without ``env`` the server would get PATH and HOME and little else, and so another FK_HOME, device and lease.
+    server = StdioServerParameters(command=sys.executable, args=["-m", "fk_server"], env=dict(os.environ))
     async with Client(server) as client:
-        arguments = {"op": op, "source": Path(path).read_text(encoding="utf-8")}
-        result = await client.call_tool("validate_kernel", arguments)
+        result = await client.call_tool("validate_kernel", {"op": op, "source": source})
         while not result.is_error and result.structured_content["status"] in ("queued", "working"):
             print(result.structured_content["doing"])
             result = await client.call_tool("get_job", {"job_id": result.structured_content["job_id"]})
         if result.is_error:
-            raise SystemExit(result.content[0].text)
-        return result.structured_content["result"]
+            return {}, result.content[0].text
+        return result.structured_content["result"], ""
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    report, problem = anyio.run(judge, sys.argv[1], Path(sys.argv[2]).read_text(encoding="utf-8"))
+    if problem:
+        print(problem, file=sys.stderr)
+        return 2
+    print(report["summary"])
+    for case in report["cases"]:
+        print(f"{case['outcome']:14} {case['id']}")
+    return 0 if report["outcome"] == "PASSED" else 1
 
 
 if __name__ == "__main__":
-    report = anyio.run(judge, sys.argv[1], sys.argv[2])
-    print(report["outcome"], report["summary"])
-    for case in report["cases"]:
-        print(f"{case['outcome']:14} {case['id']}")
+    sys.exit(main())

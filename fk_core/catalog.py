@@ -76,7 +76,8 @@ class Catalog:
         globs = [glob.strip() for glob in pattern.split(",") if glob.strip()]
         chosen: set[str] = set()
         for glob in globs:
-            hits = [case.id for case in cases if fnmatchcase(case.id, glob)]
+            # Tables leave the task's name out of the ids; both forms can be copied.
+            hits = [c.id for c in cases if fnmatchcase(c.id, glob) or fnmatchcase(c.id, f"{spec.name}/{glob}")]
             if not hits:
                 raise _unknown_case(spec, device, glob, [case.id for case in cases])
             chosen.update(hits)

@@ -30,6 +30,7 @@ from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 
 app = typer.Typer(
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Judge GPU kernels against what production frameworks ship.",

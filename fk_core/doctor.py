@@ -38,7 +38,7 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
         return report.model_copy(update={"checks": checks})
     checks.append(Check(name="judge", state="ok", found=f"answers on {device.uuid}"))
     found = calibrate(harness, device, progress=lambda doing, share: progress(doing, 0.3 + 0.7 * (share or 0)))
-    checks += [_floor_check(device, found.floor), _planted_check(found.planted_verdict)]
+    checks += [_floor_check(device, found.floor), _planted_check(found.planted, found.planted_verdict, found.floor)]
     if device.kind == "cuda":
         for op in harness.catalog.names():
             progress(f"other baselines of {op}", 0.95)
@@ -115,7 +115,8 @@ def _floor_check(device: Device, floor: float | None) -> Check:
     return Check(name="A/A floor", state="ok" if floor <= 0.01 else "warn", found=text, todo=todo)
 
 
-def _planted_check(verdict: str) -> Check:
-    if verdict == "slower":
+def _planted_check(planted: float, verdict: str, floor: float | None) -> Check:
+    # Where the machine's own error is as large as what was planted, being called slower says nothing.
+    if verdict == "slower" and floor is not None and floor < planted / 2:
         return Check(name="planted 3%", state="ok", found="called slower")
     return Check(name="planted 3%", state="warn", found=verdict or "not timed", todo="Small changes do not show here")

@@ -7,6 +7,7 @@
     │   ├── BadSource           unreadable, oversized or undecodable candidate source
     │   ├── BadPath             a path outside the allowed roots, or not there
     │   ├── UnknownAttempt      no such attempt id in the journal
+    │   ├── UnknownDevice       the name of no device at all
     │   └── UnknownJob          no such job id
     ├── HarnessError            our fault (exit code 3)
     │   ├── ZygoteDied          the warm parent of the candidates is gone
@@ -54,6 +55,10 @@ class UnknownTask(RequestError):
 
 class UnknownCase(RequestError):
     code = "unknown_case"
+
+
+class UnknownDevice(RequestError):
+    code = "unknown_device"
 
 
 class BadSource(RequestError):

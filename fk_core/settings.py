@@ -14,6 +14,11 @@ from pathlib import Path
 
 import platformdirs
 
+from fk_core.errors import RequestError
+
+SANDBOX_LEVELS = ("namespaces", "landlock+seccomp", "process")
+"""Best first."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -88,9 +93,14 @@ class Settings:
 
 
 def load(environ: dict[str, str] | None = None) -> Settings:
+    """What the environment says. Raises ``RequestError`` where it says what can't be."""
     env = dict(os.environ) if environ is None else environ
     home = Path(env.get("FK_HOME") or platformdirs.user_data_dir("fk-server")).expanduser().absolute()
+    sandbox = env.get("FK_SANDBOX", "")
+    if sandbox and sandbox not in SANDBOX_LEVELS:
+        raise RequestError(
+            f"FK_SANDBOX={sandbox} is no sandbox level",
+            hint=f"Unset it for the best there is, or use one of {', '.join(SANDBOX_LEVELS)}",
+        )
     lock_dir = Path(env.get("FK_LOCK_DIR") or "/var/tmp/fk-locks").expanduser().absolute()
-    return Settings(
-        home=home, lock_dir=lock_dir, sandbox=env.get("FK_SANDBOX", ""), device=env.get("FK_DEVICE", "auto")
-    )
+    return Settings(home=home, lock_dir=lock_dir, sandbox=sandbox, device=env.get("FK_DEVICE", "auto"))

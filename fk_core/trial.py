@@ -353,7 +353,8 @@ def explain(told: dict[str, Any]) -> str:
     if not first:
         return str(note or told["outcome"])
     share = judged.get("share_wrong")
-    parts = [f"first wrong at {first.get('index')}: expected {first.get('expected')}, got {first.get('got')}"]
+    where = "largest error at" if first.get("worst") else "first wrong at"
+    parts = [f"{where} {first.get('index')}: expected {first.get('expected')}, got {first.get('got')}"]
     if share is not None:
         parts.append(f"{100 * share:.3g}% of the elements wrong")
     if judged.get("pattern"):

@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         address = parse_address(options.http) if options.http else None
         if address is not None:
             security(address[0])
+        loaded = settings.load()
     except RequestError as error:
         sys.stderr.write(f"fk serve: {error}\n")
         return error.exit_code
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     from fk_server.app import build_server
     from fk_server.stdio import run_stdio
 
-    server = build_server(Harness(settings.load()))
+    server = build_server(Harness(loaded))
     if address is not None:
         run_http(server, *address)
         return 0

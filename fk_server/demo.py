@@ -151,7 +151,7 @@ def _table(verdicts: list[dict[str, Any]]) -> Table:
             f"{verdict['file']}\n{verdict['what']}",
             ", ".join(verdict["expected"]),
             f"[{style}]{verdict['outcome']}[/]",
-            f"{speed.get('verdict', '')}" + ("" if ratio is None else f" {ratio:.2f}x"),
+            f"{speed.get('verdict', '')}" + ("" if ratio is None else f" {ratio:.3g}x"),
             str(speed.get("trust", "")),
             f"{verdict['seconds']:.2f}",
         )

@@ -281,10 +281,11 @@ def _conclude(item: Item, yard: Yardstick, rows: list[list[float]]) -> Judgement
         )
     note = pattern = ""
     if yard.generic and rms is not None and rms > rule.rms_limit * (1 + 3 / math.sqrt(finite)):
-        pattern = "spread over all elements"
+        pattern, factor = "spread over all elements", _factor(got, item.ref)
         note = (
             f"no single element is far off, but together they are: root mean square of the error ratio {rms:.3g}, "
-            f"at most {rule.rms_limit:.3g}; intermediate results are rounded too often or too coarsely"
+            f"at most {rule.rms_limit:.3g}; on average they are {factor:.4g} times the expected values: "
+            + _cause(factor, got.dtype)
         )
     elif worst_row is not None and worst_row > rule.row_limit:
         pattern = "whole rows scaled"
@@ -298,12 +299,29 @@ def _conclude(item: Item, yard: Yardstick, rows: list[list[float]]) -> Judgement
     return replace(common, ok=False, outcome="WRONG_VALUES", first_mismatch=first, pattern=pattern, note=note)
 
 
+def _factor(got: Tensor, ref: Tensor) -> float:
+    """By least squares, what all expected values were multiplied by."""
+    inner = square = 0.0
+    for c, r, _ in chunks(got, ref, None):
+        both = torch.isfinite(c) & torch.isfinite(r)
+        wanted = torch.where(both, r, 0.0)
+        inner += float((torch.where(both, c, 0.0) * wanted).sum())
+        square += float((wanted * wanted).sum())
+    return inner / square if square else 1.0
+
+
+def _cause(factor: float, dtype: torch.dtype) -> str:
+    if abs(factor - 1) > torch.finfo(dtype).eps / 4:
+        return "a constant, such as an epsilon or a scale, is not the contract's"
+    return "intermediate results are rounded too often or too coarsely"
+
+
 def worst_element(got: Tensor, ref: Tensor, mag: Tensor | None, yard: Yardstick) -> dict[str, Any]:
     """The element with the largest error ratio, as a ``first_mismatch``: for faults that no single element shows."""
     ratio = torch.cat([ratios(c, r, m, yard)[2] for c, r, m in chunks(got, ref, mag)]).reshape(-1)
     position = int(ratio.argmax())
     found = mismatch(position, tuple(ref.shape), got.reshape(-1)[position], ref.reshape(-1)[position])
-    return found | {"note": "the element with the largest error; none breaks the limit alone"}
+    return found | {"worst": True, "note": "the element with the largest error; none breaks the limit alone"}
 
 
 def _stated(total: Mapping[str, float]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fk_core.errors import DeviceBroken, NoDevice
+from fk_core.errors import DeviceBroken, NoDevice, UnknownDevice
 from fk_core.leases.nvml import NoNvml, Nvml
 from fk_core.records.device import Device
 
@@ -94,6 +94,7 @@ def resolve(
     ``queue_length`` of a UUID, and the first of these.
 
     Raises:
+        UnknownDevice: it is the name of no device at all.
         NoDevice: there is none such; says what there is. Also ``auto`` raises it when GPUs are there but their driver
             fails: then the CPU would hide a fault.
     """
@@ -119,9 +120,12 @@ def resolve(
     if len(matches) == 1:
         return matches[0]
     there = ", ".join(_name(d) for d in found.devices)
+    hint = "Use auto, cpu, cuda, an index or a whole UUID"
+    if not (number.isascii() and number.isdigit()) and not word.startswith(("gpu-", "mig-")):
+        raise UnknownDevice(f"no device is named {spec!r}; there is {there}", hint=hint)
     problem = f"device {spec!r} fits {len(matches)} devices" if matches else f"no device {spec!r}"
     note = f" ({found.note})" if found.note else ""
-    raise NoDevice(f"{problem}; there is {there}{note}", hint="Use auto, cpu, cuda, an index or a whole UUID")
+    raise NoDevice(f"{problem}; there is {there}{note}", hint=hint)
 
 
 def _name(device: Device) -> str:

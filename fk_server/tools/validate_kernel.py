@@ -67,7 +67,9 @@ async def validate_kernel(
     services = ctx.request_context.lifespan_context
     check_wait(wait_s)
     if sum(map(bool, (source, path, attempt))) != 1:
-        raise ToolError("give exactly one of source (text of the file), path (a file on the server's host) and attempt")
+        raise ToolError(
+            "give exactly one of source (text of the file, not empty), path (a file on the server's host) and attempt"
+        )
     harness = services.harness
     limit = harness.settings.limits.source_bytes
 

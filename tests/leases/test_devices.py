@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from fk_core.errors import DeviceBroken, NoDevice
+from fk_core.errors import DeviceBroken, NoDevice, UnknownDevice
 from fk_core.leases.devices import Survey, cpu_device, resolve, survey, visible
 from fk_core.leases.flock import FlockLeases
 from fk_core.leases.foreign import Registry
@@ -234,11 +234,18 @@ def test_auto_takes_the_shortest_queue() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "says"),
-    [("7", "no device '7'.*0: NVIDIA H200 GPU-aaaa0000-1"), ("GPU-aaaa", "fits 2 devices"), ("tpu", "no device 'tpu'")],
+    [("7", "no device '7'.*0: NVIDIA H200 GPU-aaaa0000-1"), ("GPU-aaaa", "fits 2 devices")],
 )
 def test_what_does_not_resolve_names_what_is_there(spec: str, says: str) -> None:
     with pytest.raises(NoDevice, match=says):
         resolve(spec, Survey([*gpus(A, B), cpu_device()]))
+
+
+@pytest.mark.parametrize("spec", ["tpu", "cuda:x", "gpu"])
+def test_what_names_no_device_is_a_wrong_request(spec: str) -> None:
+    with pytest.raises(UnknownDevice, match=f"named '{spec}'.*cpu") as caught:
+        resolve(spec, Survey([*gpus(A, B), cpu_device()]))
+    assert caught.value.exit_code == 2
 
 
 def test_an_index_means_the_machines_not_the_visible_ones() -> None:

@@ -96,6 +96,8 @@ def test_globs(catalog: Catalog) -> None:
     spec = catalog.get("softmax")
     both = catalog.select(spec, "cuda", "*/bge-m3/*, *fp32/1x128256")
     assert [case.model for case in both] == ["Llama-3.1-8B", "bge-m3", "bge-m3"]
+    shown = both[0].id.removeprefix("softmax/")
+    assert catalog.select(spec, "cuda", shown) == both[:1], "an id as the tables show it"
     assert catalog.select(spec, "cuda", "") == catalog.select(spec, "cuda", "default") == spec.cases
     assert catalog.select(spec, "cpu") == spec.cpu_cases
 

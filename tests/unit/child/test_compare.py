@@ -124,6 +124,15 @@ def test_noise_over_all_elements_is_seen() -> None:
     found = judge("y", noisy.to(torch.bfloat16), ref, ref.abs(), Rule(limit=1e9))
     assert found.outcome == "WRONG_VALUES"
     assert found.pattern == "spread over all elements"
+    assert "rounded too often" in found.note
+
+
+def test_a_wrong_constant_is_not_called_rounding() -> None:
+    ref = normal(64, 1024)
+    found = judge("y", (ref * 0.9945).to(torch.bfloat16), ref, ref.abs(), Rule(limit=1e9))
+    assert found.pattern == "spread over all elements"
+    assert "0.9945 times" in found.note
+    assert "a constant" in found.note
 
 
 def test_a_baseline_that_rounds_more_often_widens_the_rms_rule() -> None:
