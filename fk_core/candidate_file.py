@@ -50,7 +50,11 @@ def check_text(source: str, limit_bytes: int) -> None:
 
 def check_new_file(path: Path) -> None:
     """Raise ``BadPath`` unless a new file can be made there: nothing is ever overwritten."""
-    if path.exists() or path.is_symlink():
+    try:
+        there, parent = path.exists() or path.is_symlink(), path.parent.is_dir()
+    except (OSError, ValueError) as error:
+        raise BadPath(f"{os.fspath(path)!r:.200} can't be a path: {error}"[:400], hint="Give a shorter one") from error
+    if there:
         raise BadPath(f"{os.fspath(path)!r} exists already", hint="Give a path that does not exist yet")
-    if not path.parent.is_dir():
+    if not parent:
         raise BadPath(f"{os.fspath(path.parent)!r} is not a directory", hint="Create it first")

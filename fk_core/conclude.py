@@ -131,7 +131,7 @@ def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision 
     slow = [c for c in cases if c.verdict == "slower"]
     if slow:
         worst = min(slow, key=lambda c: c.speedup or 1.0)
-        steps.append(f"Look at {worst.id} first: {worst.speedup:.3g}x")
+        steps.append(f"Look at {worst.id} first: {verdict.times(worst.speedup or 0.0)}")
     return steps
 
 

@@ -28,6 +28,7 @@ from fk_core.trial import CandidateFault, Progress, Trial, host_fault, stream_fa
 
 _LARGE_BYTES = 32 << 20
 _CPU_TURN_S = 0.02
+_EMPTY_RATIO = 2.0
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
 _EAGER_TURN_S = 0.004
@@ -418,6 +419,14 @@ class Stopwatch:
         one = min(one, self._loop(side, case, [1 % p.calls]))
         return max(1, min(200, round(target_s / max(one - empty, 1e-6)))), empty
 
+    def _paces(self, p: _Prepared, target_s: float) -> dict[str, tuple[int, float]]:
+        """Of both sides. An empty turn runs the harness's code only, so that a candidate whose empty turns last much
+        longer than the baseline's made them long, to have more taken off its calls.
+        """
+        pace = {side: self._pace(side, p, target_s) for side in ("candidate", "baseline")}
+        (calls, theirs), (_, ours) = pace["candidate"], pace["baseline"]
+        return pace | {"candidate": (calls, min(theirs, _EMPTY_RATIO * ours))}
+
     def _order(self, calls: int, slots: int) -> list[int]:
         """Which slots a turn uses: the last one, which may be checked, comes once."""
         last = self.random.randrange(slots)
@@ -448,15 +457,15 @@ class Stopwatch:
     def _time_cpu(self, p: _Prepared) -> None:
         timing = p.timing
         timing.mode = "cpu wall"
-        pace = {side: self._pace(side, p, _CPU_TURN_S) for side in ("candidate", "baseline")}
+        pace = self._paces(p, _CPU_TURN_S)
         began = time.monotonic()
         rounds: list[tuple[int, float]] = []
         seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
         while True:
             means = self._eager_round(p, pace, p.calls)
-            for side, mean in means.items():
-                seen[side].append(mean)
             if min(means.values()) > 0:
+                for side, mean in means.items():
+                    seen[side].append(mean)
                 rounds.append((len(rounds), math.log(means["baseline"] / means["candidate"])))
             spent = time.monotonic() - began
             if len(rounds) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(rounds) >= _CPU_ROUNDS[1]):
@@ -478,7 +487,7 @@ class Stopwatch:
         timing = p.timing
         timing.mode = "eager"
         slots = min(p.calls, _EAGER_SLOTS)
-        pace = {side: self._pace(side, p, _EAGER_TURN_S) for side in ("candidate", "baseline")}
+        pace = self._paces(p, _EAGER_TURN_S)
         rounds, eager = [], []
         seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
         for n in range(self.t.min_rounds):

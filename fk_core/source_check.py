@@ -41,6 +41,7 @@ def check_source(
         return [unreadable]
     try:
         tree = ast.parse(text)
+        compile(tree, "<candidate>", "exec", dont_inherit=True)
     except SyntaxError as error:
         shown = (error.text or "").strip()[:120]
         at = f"line {error.lineno}: " if error.lineno else ""
@@ -49,7 +50,12 @@ def check_source(
         ]
     except (ValueError, RecursionError, MemoryError) as error:
         return [Problem(Outcome.BUILD_FAILED, f"the file can't be parsed: {error or type(error).__name__}")]
-    return list(_classes(spec, tree, cases or [*spec.cases, *spec.cpu_cases]))
+    try:
+        return list(_classes(spec, tree, cases or [*spec.cases, *spec.cpu_cases]))
+    except (ValueError, RecursionError, MemoryError) as error:
+        # Nested too deeply to walk, a number too long to print, two parameters of one name.
+        said = str(error) or type(error).__name__
+        return [Problem(Outcome.BUILD_FAILED, f"the classes of the file can't be read: {said}")]
 
 
 def _readable(text: str, max_bytes: int) -> Problem | None:

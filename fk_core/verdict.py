@@ -157,6 +157,9 @@ def _why_no_winner(
     if interval is None or interval[0] <= needed:
         low = "unknown" if interval is None else f"{interval[0]:.4f}"
         return f"the lower end of the geometric mean's interval is {low}; it has to be above {needed:.4f}"
+    eager = next((m for m in timed if m.mode == "eager"), None)
+    if eager is not None:
+        return f"{eager.case.id} can't be captured in a CUDA graph: timed call by call, which makes no winner"
     fast = next((m for m in timed if too_fast(m)), None)
     if fast is not None:
         return f"{fast.case.id} is faster than the hardware allows"
@@ -165,8 +168,13 @@ def _why_no_winner(
             continue
         ends = m.estimate.interval(floor)
         if ends is not None and ends[1] < timing.slow_case:
-            return f"{m.case.id} is significantly slower ({m.estimate.ratio:.3g}x)"
+            return f"{m.case.id} is significantly slower ({times(m.estimate.ratio)})"
     return ""
+
+
+def times(ratio: float) -> str:
+    """A speedup as people read it; one in Triton's interpreter may be far below 0.001."""
+    return f"{ratio:.3f}x" if ratio >= 0.1 else f"{ratio:.3g}x"
 
 
 def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int) -> str:
@@ -182,4 +190,4 @@ def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, t
     said = words.get(s.verdict, s.verdict)
     note = "; times are indicative" if s.trust == "indicative" else ""
     win = "; winner" if decision.winner else ""
-    return f"{head}; {s.speedup:.4g}x against {s.baseline}{ci}: {said}{win}{note}"
+    return f"{head}; {times(s.speedup or 0.0)} against {s.baseline}{ci}: {said}{win}{note}"

@@ -33,3 +33,11 @@ def test_header_and_index_agree(entry: Entry) -> None:
     assert entry.operator in names
     assert not entry.neutral_source.startswith("#")
     assert "# kind:" not in entry.neutral_source
+
+
+def test_open_cheats_are_listed_and_are_no_part_of_the_corpus() -> None:
+    """Cheats that pass today wait in ``open`` until they are rejected; then they move to ``hacks``."""
+    folder = CORPUS / "open"
+    listed = [line.split("\t")[0] for line in (folder / "INDEX.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    assert sorted(listed) == sorted(path.name for path in folder.glob("*.py"))
+    assert not {entry.path.name for entry in entries()} & set(listed)

@@ -65,6 +65,8 @@ class Side:
     bias_sd: float = 0.002
     capturable: bool = True
     empty_us: float = 40.0
+    idle_us: float = 0.0
+    """What an empty turn takes beyond that."""
     bias: dict[tuple[str, int], float] = field(default_factory=dict)
 
 
@@ -116,7 +118,8 @@ class Process:
 
     def loop(self, body: dict[str, Any]) -> None:
         noise = 1 + self.rng.gauss(0.0, 0.003)
-        self.clock.advance(self.side.empty_us + len(body["order"]) * self.side.eager_us * noise)
+        idle = 0.0 if body["order"] else self.side.idle_us
+        self.clock.advance(self.side.empty_us + idle + len(body["order"]) * self.side.eager_us * noise)
 
 
 class FakeTrial:

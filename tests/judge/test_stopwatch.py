@@ -419,6 +419,23 @@ def test_the_cpu_is_timed_by_the_outside_clock(bench: Make, eager_us: float, rat
     assert not [a for a in made.judge.process.asked if a["do"] == "floor"]
 
 
+def test_long_empty_turns_are_not_taken_off_the_calls(bench: Make) -> None:
+    made = bench(cpu=True, candidate=Side(eager_us=50.0, idle_us=2000.0))
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(0.5, rel=0.03)
+
+
+def test_readings_below_nothing_are_in_no_figure(bench: Make) -> None:
+    """Where the machine stalls in the empty turns, what remains may be negative: no round, no time."""
+    made = bench(cpu=True, candidate=Side(eager_us=0.01, empty_us=1.0), baseline=Side(idle_us=30_000.0))
+    (found,) = made.run()
+    assert found.estimate is None
+    assert found.candidate_us is None
+    assert found.baseline_us is None
+    assert "shorter than what the clock resolves" in found.reason
+
+
 def test_cpu_turns_have_fresh_inputs_and_are_checked(bench: Make) -> None:
     made = bench(cpu=True)
     made.run("op/a", "op/b")

@@ -68,6 +68,13 @@ def test_what_may_be_right_is_let_through(spec: TaskSpec, text: str) -> None:
         (norm() + "x = '\ud800'", Outcome.BUILD_FAILED, r"line 6 holds a lone surrogate \(\\ud800\)"),
         ("#" * (1 << 20) + "\n", Outcome.BUILD_FAILED, "1048577 bytes; at most 1048576"),
         (norm() + "def f(:\n", Outcome.BUILD_FAILED, "syntax error: line 6"),
+        (norm().replace("def forward(self, x", "def forward(self, x, x"), Outcome.BUILD_FAILED, "duplicate argument"),
+        ("class RMSNorm(" + "a." * 3000 + "b):\n    pass\n", Outcome.BUILD_FAILED, "can't be"),
+        (
+            "class RMSNorm:\n    def __init__(self, n=0x" + "f" * 20_000 + "):\n        pass\n",
+            Outcome.BUILD_FAILED,
+            "can't be read",
+        ),
         ("\tif", Outcome.BUILD_FAILED, "syntax error: line 1"),
         ("(" * 5000 + ")" * 5000, Outcome.BUILD_FAILED, "syntax error|can't be parsed"),
         ("-" * 200_000 + "1", Outcome.BUILD_FAILED, "syntax error|can't be parsed"),

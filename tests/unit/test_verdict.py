@@ -199,6 +199,16 @@ def test_only_correct_ones_win() -> None:
     assert (missed.winner, missed.winner_reason) == (False, "not correct on every case")
 
 
+def test_calls_that_are_not_captured_make_no_winner() -> None:
+    """Refusing capture must not pay: eager turns are checked by one output each."""
+    eager = timing(1.5)
+    eager.mode = "eager"
+    found = decided(eager)
+    assert not found.winner
+    assert "CUDA graph" in found.winner_reason
+    assert decided(timing(1.5)).winner
+
+
 def test_a_cpu_never_wins() -> None:
     found = decided(timing(3.0, 0.0), gpu=False, floor=0.0)
     assert not found.winner
