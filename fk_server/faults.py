@@ -15,6 +15,7 @@ ADVICE: dict[type[FkError], str] = {
     errors.RequestError: "Correct the arguments and call again.",
     errors.UnknownTask: "Call list_ops to see all operators.",
     errors.UnknownCase: "Call create_stub to see the case ids, or leave cases at 'default'.",
+    errors.UnknownDevice: "Call gpu_status to see the devices; device may be auto, cpu, cuda, an index or a UUID.",
     errors.BadSource: "Send the whole candidate file as text in source.",
     errors.BadPath: "Send the text in source instead, or set FK_ALLOWED_ROOTS for the server.",
     errors.UnknownAttempt: "Use an attempt_id that validate_kernel gave.",
