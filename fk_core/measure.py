@@ -16,6 +16,7 @@ from typing import Any
 
 from fk_core import stopping
 from fk_core.child.wire import Frame
+from fk_core.eager import EagerTimer, abba
 from fk_core.errors import Cancelled
 from fk_core.judge_session import JudgeSession
 from fk_core.leases.base import Lease
@@ -24,15 +25,15 @@ from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
+from fk_core.timings import CaseTiming
 from fk_core.trial import CandidateFault, Progress, Trial, host_fault, stream_fault
 
 _LARGE_BYTES = 32 << 20
-_CPU_TURN_S = 0.02
-_EMPTY_RATIO = 2.0
+_CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
 _EAGER_TURN_S = 0.004
-_EAGER_SLOTS = 16
+_EAGER_ROUNDS = 16
 _PRIME, _TIMED = 1, 2
 """Batches of a turn that warm the clocks, and batches that are timed."""
 _GROUP_BYTES = 48 << 30
@@ -44,27 +45,6 @@ _GATE_SHARE = 0.02
 """How far a candidate's gate may read from the baseline's: the same kernel over the same bytes in another process."""
 _SLACK_US = 60.0
 """Difference of two processes' own overheads in a turn that means nothing."""
-
-
-@dataclass
-class CaseTiming:
-    """What was measured of one case; ``estimate`` is of ln(baseline time / candidate time)."""
-
-    case: CaseSpec
-    mode: str = ""
-    estimate: Estimate | None = None
-    plain: Estimate | None = None
-    eager: Estimate | None = None
-    candidate_us: float | None = None
-    baseline_us: float | None = None
-    floor_us: float | None = None
-    stopped_because: str = ""
-    reason: str = ""
-    """Why there is no estimate."""
-    capturable: bool | None = None
-    capture_reason: str = ""
-    programmatic: bool = False
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -99,7 +79,6 @@ class _Round:
 @dataclass
 class _Prepared:
     timing: CaseTiming
-    outputs: list[dict[str, Any]]
     calls: int
     block: int
     seeds: list[tuple[int, int]] = field(default_factory=list)
@@ -208,7 +187,7 @@ class Stopwatch:
             timeout_s=self.trial.settings.limits.build_s,
         )
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
-        prepared = _Prepared(timing, frame.body["outputs"], order["calls"], order["block"], laid.seeds)
+        prepared = _Prepared(timing, order["calls"], order["block"], laid.seeds)
         prepared.graph_baseline = laid.graph_baseline
         timing.floor_us = laid.floor_us
         if self.cpu:
@@ -267,7 +246,7 @@ class Stopwatch:
             n = len(rounds)
             pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
             turns: dict[str, list[_Turn]] = {"candidate": [], "baseline": []}
-            for side in self._abba():
+            for side in abba(self.random):
                 turns[side].append(self._gated(side, p, pair[side]))
             rounds.append(_Round(n % count, turns["candidate"], turns["baseline"]))
             stop = self._stop(_ratios(rounds), len(rounds), time.monotonic() - began)
@@ -279,10 +258,6 @@ class Stopwatch:
 
     def _draws(self, count: int) -> list[int]:
         return self.random.sample(range(count), count)
-
-    def _abba(self) -> tuple[str, ...]:
-        a, b = "baseline", "candidate"
-        return (a, b, b, a) if self.random.random() < 0.5 else (b, a, a, b)
 
     def _stop(self, rounds: list[tuple[int, float]], tried: int, spent_s: float) -> str:
         """Why to stop, or nothing. ``rounds`` are the usable ones among those tried."""
@@ -359,7 +334,7 @@ class Stopwatch:
         for n in range(count):
             values: dict[str, list[float]] = {"candidate": [], "baseline": []}
             pair = {"candidate": theirs[n], "baseline": ours[n]}
-            for side in self._abba():
+            for side in abba(self.random):
                 body = _turn_order(p, pair[side], "plain")
                 if side == "candidate":
                     turn = self.trial.ask(body, PlainTurn)
@@ -395,103 +370,36 @@ class Stopwatch:
 
     # -- eager -----------------------------------------------------------------------------------------------------
 
-    def _loop(self, side: str, case: str, order: list[int]) -> float:
-        """Seconds by this process's clock for eager calls over these slots."""
-        body: dict[str, Any] = {"do": "loop", "case": case, "order": order}
-        began = time.perf_counter()
-        if side == "candidate":
-            self.trial.ask(body, Nothing)
-        else:
-            self.judge.ask(**body)
-        return time.perf_counter() - began
-
-    def _fill(self, side: str, case: str) -> None:
-        if side == "candidate":
-            self.trial.ask({"do": "fill", "case": case}, Nothing)
-        else:
-            self.judge.ask("fill", case=case)
-
-    def _pace(self, side: str, p: _Prepared, target_s: float) -> tuple[int, float]:
-        """How many calls a turn should have, and what an empty turn takes."""
-        case = p.timing.case.id
-        empty = statistics.median(self._loop(side, case, []) for _ in range(5))
-        one = self._loop(side, case, [0])
-        one = min(one, self._loop(side, case, [1 % p.calls]))
-        return max(1, min(200, round(target_s / max(one - empty, 1e-6)))), empty
-
-    def _paces(self, p: _Prepared, target_s: float) -> dict[str, tuple[int, float]]:
-        """Of both sides. An empty turn runs the harness's code only, so that a candidate whose empty turns last much
-        longer than the baseline's made them long, to have more taken off its calls.
-        """
-        pace = {side: self._pace(side, p, target_s) for side in ("candidate", "baseline")}
-        (calls, theirs), (_, ours) = pace["candidate"], pace["baseline"]
-        return pace | {"candidate": (calls, min(theirs, _EMPTY_RATIO * ours))}
-
-    def _order(self, calls: int, slots: int) -> list[int]:
-        """Which slots a turn uses: the last one, which may be checked, comes once."""
-        last = self.random.randrange(slots)
-        others = [i for i in range(slots) if i != last] or [last]
-        return [self.random.choice(others) for _ in range(calls - 1)] + [last]
-
-    def _eager_round(self, p: _Prepared, pace: dict[str, tuple[int, float]], slots: int) -> dict[str, float]:
-        case = p.timing.case.id
-        values: dict[str, list[float]] = {"candidate": [], "baseline": []}
-        for side in self._abba():
-            calls, empty = pace[side]
-            self._fill(side, case)
-            order = self._order(calls, slots)
-            values[side].append((self._loop(side, case, order) - empty) / calls)
-            if side == "candidate" and self.random.random() < 0.3:
-                self._check_last(p, order[-1])
-        return {side: statistics.fmean(v) for side, v in values.items()}
-
-    def _check_last(self, p: _Prepared, slot: int) -> None:
-        case = p.timing.case.id
-        self.trial.ask({"do": "last", "case": case, "outputs": p.outputs}, Nothing)
-        told = self.judge.ask("audit_loop", case=case, slot=slot).body
-        if told["wrong"]:
-            what = f"a timed call gave wrong values in {told.get('output')}, though the same calls were right before"
-            evidence = Evidence(kind="phase", what=what, instead="compute the result anew in every call")
-            raise CandidateFault(Outcome.TAMPERED, what, [evidence], case)
-
     def _time_cpu(self, p: _Prepared) -> None:
         timing = p.timing
         timing.mode = "cpu wall"
-        pace = self._paces(p, _CPU_TURN_S)
         began = time.monotonic()
-        rounds: list[tuple[int, float]] = []
+        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _CPU_TURN_S)
+        ratios: list[tuple[int, float]] = []
         seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
         while True:
-            means = self._eager_round(p, pace, p.calls)
+            means = timer.round()
             if min(means.values()) > 0:
                 for side, mean in means.items():
                     seen[side].append(mean)
-                rounds.append((len(rounds), math.log(means["baseline"] / means["candidate"])))
+                ratios.append((len(ratios), math.log(means["baseline"] / means["candidate"])))
             spent = time.monotonic() - began
-            if len(rounds) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(rounds) >= _CPU_ROUNDS[1]):
+            if len(ratios) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(ratios) >= _CPU_ROUNDS[1]):
                 break
             if spent > 10 * _CPU_BUDGET_S:
                 break
-            if len(rounds) % 3 == 0:
-                self.judge.ask("refill", case=timing.case.id)
         timing.stopped_because = "the CPU budget was spent"
-        if len(rounds) < 3:
-            timing.reason = "the calls are shorter than what the clock resolves"
-            return
-        timing.estimate = stopping.estimate(rounds, trim=self.t.trim)
-        timing.candidate_us = statistics.median(seen["candidate"]) * 1e6
-        timing.baseline_us = statistics.median(seen["baseline"]) * 1e6
+        self._conclude_eager(timing, ratios, seen)
 
     def _time_eager(self, p: _Prepared) -> None:
         """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""
         timing = p.timing
         timing.mode = "eager"
-        slots = min(p.calls, _EAGER_SLOTS)
-        pace = self._paces(p, _EAGER_TURN_S)
-        rounds, eager = [], []
+        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _EAGER_TURN_S)
+        ratios, eager = [], []
         seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
-        for n in range(self.t.min_rounds):
-            means = self._eager_round(p, pace, slots)
+        for n in range(_EAGER_ROUNDS):
+            means = timer.round()
             if min(means.values()) <= 0:
                 continue
             eager.append((n, math.log(means["baseline"] / means["candidate"])))
@@ -500,19 +408,25 @@ class Stopwatch:
                 body = _turn_order(p, n % self.t.plain_layouts, "plain")
                 turn = PlainTurn.model_validate(self.judge.ask(**body).body)
                 baseline_s = statistics.fmean(turn.plain_us) / turn.calls * 1e-6
-            rounds.append((n, math.log(baseline_s / means["candidate"])))
+            ratios.append((n, math.log(baseline_s / means["candidate"])))
             seen["candidate"].append(means["candidate"])
             seen["baseline"].append(baseline_s)
         timing.stopped_because = "a fixed number of eager rounds"
-        if len(rounds) < 3:
+        self._conclude_eager(timing, ratios, seen)
+        if timing.estimate is not None:
+            timing.eager = stopping.estimate(eager, trim=self.t.trim)
+            if p.graph_baseline:
+                timing.notes.append("timed eagerly by the wall clock against the baseline in a CUDA graph")
+
+    def _conclude_eager(
+        self, timing: CaseTiming, ratios: list[tuple[int, float]], seen: dict[str, list[float]]
+    ) -> None:
+        if len(ratios) < 3:
             timing.reason = "the calls are shorter than what the clock resolves"
             return
-        timing.estimate = stopping.estimate(rounds, trim=self.t.trim)
-        timing.eager = stopping.estimate(eager, trim=self.t.trim)
+        timing.estimate = stopping.estimate(ratios, trim=self.t.trim)
         timing.candidate_us = statistics.median(seen["candidate"]) * 1e6
         timing.baseline_us = statistics.median(seen["baseline"]) * 1e6
-        if p.graph_baseline:
-            timing.notes.append("timed eagerly by the wall clock against the baseline in a CUDA graph")
 
 
 @contextlib.contextmanager

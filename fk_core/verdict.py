@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fk_core import stopping
-from fk_core.measure import CaseTiming
 from fk_core.records.report import CaseReport, Outcome, Speed, SpeedWord
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
+from fk_core.timings import CaseTiming
 
 PHYSICS = 0.9
 """A time below this share of the floor is not believed."""

@@ -6,6 +6,7 @@ works on the very bytes that the judge wrote, the judge reads for itself what be
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -21,6 +22,7 @@ ALIGN = 256
 _F_ADD_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 0x0001, 0x0002, 0x0004
 
 _synchronize = torch.cuda.synchronize
+_address = torch._C.TensorBase.data_ptr
 
 
 class Arena(Protocol):
@@ -31,6 +33,10 @@ class Arena(Protocol):
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A contiguous tensor over the bytes at ``offset``, with a storage of its own that ends where it ends."""
+        ...
+
+    def address(self, offset: int, size: int) -> int:
+        """Address of ``size`` bytes at ``offset`` in this process. Raises ``ValueError`` where they are outside."""
         ...
 
     def export(self) -> int:
@@ -48,8 +54,10 @@ class HostArena:
         self._fd = os.dup(fd)
         # Tensors keep the mapping alive, not the descriptor; a warm process would run out of them.
         self._close = weakref.finalize(self, os.close, self._fd)
-        self._map = mmap.mmap(self._fd, size)
+        # Populated: a first touch must not cost the timed calls of one side a page fault.
+        self._map = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._view = memoryview(self._map)
+        self._base = _address(torch.frombuffer(self._view, dtype=torch.uint8))
 
     @classmethod
     def create(cls, size: int) -> HostArena:
@@ -61,6 +69,10 @@ class HostArena:
             return cls(fd, size)
         finally:
             os.close(fd)
+
+    def address(self, offset: int, size: int) -> int:
+        _within(offset, size, self.size)
+        return self._base + offset
 
     def export(self) -> int:
         return os.dup(self._fd)
@@ -74,9 +86,7 @@ class HostArena:
             return torch.empty(shape, dtype=dtype)
         if offset % dtype.itemsize:
             raise ValueError(f"offset {offset} is not a multiple of {dtype.itemsize}")
-        end = offset + count * dtype.itemsize
-        if offset < 0 or end > self.size:
-            raise ValueError(f"bytes {offset} to {end} of an arena of {self.size}")
+        end = _within(offset, count * dtype.itemsize, self.size)
         return torch.frombuffer(self._view[offset:end], dtype=dtype).view(shape)
 
 
@@ -102,6 +112,10 @@ class DeviceArena:
     def open(cls, fd: int, size: int, index: int) -> DeviceArena:
         return cls(cudadrv.SharedMemory.open(fd, size, index), index)
 
+    def address(self, offset: int, size: int) -> int:
+        _within(offset, size, self.size)
+        return self.memory.address + offset
+
     def export(self) -> int:
         return self.memory.export()
 
@@ -112,13 +126,20 @@ class DeviceArena:
         if offset % dtype.itemsize:
             raise ValueError(f"offset {offset} is not a multiple of {dtype.itemsize}")
         size = count * dtype.itemsize
-        if offset < 0 or offset + size > self.size:
-            raise ValueError(f"bytes {offset} to {offset + size} of an arena of {self.size}")
+        _within(offset, size, self.size)
         raw = torch.as_tensor(_Pointer(self.memory.address + offset, size, self), device=self.device)
         return raw.view(dtype).view(shape)
 
     def close(self) -> None:
         self._close()
+
+
+def _within(offset: int, size: int, room: int) -> int:
+    """The end of ``size`` bytes at ``offset``, which must lie in an arena of ``room`` bytes."""
+    end = offset + size
+    if offset < 0 or end > room:
+        raise ValueError(f"bytes {offset} to {end} of an arena of {room}")
+    return end
 
 
 def _release(memory: cudadrv.SharedMemory) -> None:
@@ -135,6 +156,23 @@ def open_arena(fd: int, size: int, device: torch.device) -> Arena:
 
 def create_arena(size: int, device: torch.device) -> Arena:
     return HostArena.create(size) if device.type == "cpu" else DeviceArena.create(size, device.index or 0)
+
+
+def write(arena: Arena, offset: int, tensor: torch.Tensor) -> None:
+    """Copy a contiguous tensor into the arena."""
+    if arena.device.type == "cpu":
+        size = tensor.numel() * tensor.element_size()
+        ctypes.memmove(arena.address(offset, size), tensor.data_ptr(), size)
+    else:
+        arena.tensor(offset, tuple(tensor.shape), tensor.dtype).copy_(tensor)
+
+
+def poison(arena: Arena, offset: int, size: int) -> None:
+    """Fill bytes with 0xFF: NaN in every floating-point dtype."""
+    if arena.device.type == "cpu":
+        ctypes.memset(arena.address(offset, size), 0xFF, size)
+    else:
+        arena.tensor(offset, (size,), torch.uint8).fill_(0xFF)
 
 
 class Cursor:

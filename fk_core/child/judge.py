@@ -24,6 +24,7 @@ from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, pass
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.judge_timing import TimingDesk
 from fk_core.child.loading import describe
+from fk_core.child.module import FunctionModule
 from fk_core.child.oracle import Oracle, Reference
 from fk_core.child.planted import PlantedGroup
 from fk_core.child.runner import Forward, Runner
@@ -193,7 +194,7 @@ class Job:
         if found is None:
             raise BaselineUnusable(f"no case has {entry} in {dtype}, so no baseline was chosen for it")
         forward = found.build(self.task["name"], entry, full, state, dtype, device)
-        return forward if self.planted is None else self.planted(forward)
+        return FunctionModule(forward if self.planted is None else self.planted(forward), state)
 
     def key_of(self, call: Call) -> str:
         """Names the module that a call needs: class, dtype, init arguments, shapes of the weights."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fk_core.child import compare, inputs, kernels
-from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena
+from fk_core.child import compare, kernels
+from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena, poison, write
 from fk_core.child.calls import Call, make_call, output_layout, state_shapes
 from fk_core.child.ceilings import Ceilings
+from fk_core.child.fill import Fill
 from fk_core.child.formulas import evaluate
 from fk_core.child.runner import timing_arena
 from fk_core.child.timing import Place
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 40
 """Enough for a batch of 100 us of the smallest kernels; more would only make captures longer."""
-CPU_CALLS = 4
+CPU_CALLS = 128
+"""Slots of a turn on a CPU: each is called once, so that there is no call whose result is known."""
+_CPU_BYTES = 16 << 20
+"""Inputs and outputs of so many bytes a side: a fill takes as long as a turn or less."""
 SUSPECTS = 3
 """Calls of a replay that differ from the baseline and are judged by the oracle."""
 _MEMORY_SHARE = 0.2
@@ -43,16 +47,16 @@ class TimingDesk:
             return self.job.runner.do_turn(body, [])
         if do == "eager":
             return self.job.runner.do_eager(self._order(body), [])
+        if do == "ready":
+            return self.job.runner.do_ready(body, [])
         if do == "loop":
             return self.job.runner.do_loop(body, [])
-        if do == "fill":
-            return self.job.runner.do_fill(body, [])
         if do == "refill":
-            return self.refill(body["case"])
+            return self.refill(body["case"], body.get("slots"))
         if do == "audit":
             return self.audit(body)
         if do == "audit_loop":
-            return self.audit_loop(body)
+            return self.audit_loop(body["case"], body["slots"], body["aliases"], body["earlier"])
         if do == "floor":
             return self.floor(body["case"])
         if do == "drop":
@@ -90,15 +94,15 @@ class TimingDesk:
                 }
             )
         block = max(ALIGN, cursor.offset)
-        calls = self._calls(call, block, layouts, batch_us)
-        place = Place.at(0, block, calls)
-        extra = Cursor(place.end)
+        results = Cursor()
         outputs = [
-            {"at": extra.take(prod(shape) * dtype.itemsize), "bytes": prod(shape) * dtype.itemsize}
+            {"at": results.take(prod(shape) * dtype.itemsize), "bytes": prod(shape) * dtype.itemsize}
             for shape, dtype in output_layout(self.job.task, call).values()
         ]
-        theirs = create_arena(extra.offset + ALIGN, self.device)
-        ours = create_arena(extra.offset + ALIGN, self.device)
+        calls = self._calls(call, block, block + results.offset, layouts, batch_us)
+        place = Place.at(0, block, calls)
+        size = place.end + calls * results.offset + ALIGN
+        theirs, ours = create_arena(size, self.device), create_arena(size, self.device)
         key = self.job.key_of(call)
         form = self.job.task["entries"][call.entry]["forms"][call.form]
         order = {
@@ -106,11 +110,12 @@ class TimingDesk:
             "case": case_id,
             "key": key,
             # More copies than calls: each layout picks its own, so that their addresses change, too.
-            "copies": 1 if self.device.type == "cpu" else calls + calls // 2,
+            "copies": calls + calls // 2,
             "arguments": arguments,
             "pristine": 0,
             "block": block,
             "calls": calls,
+            "results": {"at": place.end, "block": results.offset, "outputs": outputs},
             "sampled": [n for n, word in form["mutates"].items() if word == "must"],
         }
         self.cases[case_id] = {
@@ -119,17 +124,17 @@ class TimingDesk:
             "theirs": theirs,
             "ours": ours,
             "place": place,
-            "outputs": outputs,
             "key": key,
         }
         self.job.runner.arenas[timing_arena(case_id)] = ours
         self.job.prepare_baseline(key)
-        self.refill(case_id)
-        return {"order": order, "size": theirs.size, "outputs": outputs, "fds": [theirs.export()]}
+        self.refill(case_id, [0] if self.device.type == "cpu" else None)
+        return {"order": order, "size": theirs.size, "fds": [theirs.export()]}
 
-    def _calls(self, call: Call, block: int, layouts: int, batch_us: float) -> int:
+    def _calls(self, call: Call, block: int, slot: int, layouts: int, batch_us: float) -> int:
+        """How many slots: ``block`` bytes of inputs each, ``slot`` bytes with the outputs."""
         if self.device.type == "cpu":
-            return CPU_CALLS
+            return max(2, min(CPU_CALLS, _CPU_BYTES // slot))
         assert self.ceilings.bandwidth
         guess_us = max(1.5, self._bytes(call) / self.ceilings.bandwidth * 1e6)
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -160,32 +165,23 @@ class TimingDesk:
         flops = float(evaluate(entry["forms"][call.form]["flops"], {**call.dims, "itemsize": call.dtype.itemsize}))
         return {"floor_us": self.ceilings.floor_us(cold_bytes=least, flops=flops)}
 
-    def refill(self, case_id: str) -> dict[str, Any]:
-        """New secret values for every slot, the same on both sides."""
+    def refill(self, case_id: str, slots: list[int] | None = None) -> dict[str, Any]:
+        """New secret values for these slots (all, by default), the same on both sides, and no outputs any more."""
         case = self.cases[case_id]
-        call, place = case["call"], case["place"]
-        source = inputs.generator(self.job.rng.getrandbits(63), self.device)
-        for slot in range(place.calls):
-            draw = inputs.Drawer("normal", call.shapes, call.dtype, source)
-            values = self.job.oracle.make_inputs(call, draw)
-            for argument in case["order"]["arguments"]:
-                at = place.pristine + slot * place.block + argument["at"]
-                tensor = values[argument["name"]]
-                for arena in (case["theirs"], case["ours"]):
-                    arena.tensor(at, tuple(tensor.shape), tensor.dtype).copy_(tensor)
+        place, results = case["place"], case["order"]["results"]
+        seed = self.job.rng.getrandbits(62)
+        fill = case["fill"] = Fill(case["call"], self.job.oracle.make_inputs, seed, self.device)
+        for slot in range(place.calls) if slots is None else slots:
+            values, block = fill.slot(slot), place.pristine + slot * place.block
+            for side in ("theirs", "ours"):
+                arena: Arena = case[side]
+                for argument in case["order"]["arguments"]:
+                    write(arena, block + argument["at"], values[argument["name"]])
+                if results["block"]:
+                    poison(arena, results["at"] + slot * results["block"], results["block"])
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {}
-
-    def _slot(self, case: dict[str, Any], slot: int) -> dict[str, Tensor]:
-        """The values of a slot, from our own copy: the candidate can't have touched it."""
-        arena: Arena = case["ours"]
-        start = case["place"].pristine + slot * case["place"].block
-        call = case["call"]
-        return {
-            a["name"]: arena.tensor(start + a["at"], tuple(a["shape"]), call.dtype).clone()
-            for a in case["order"]["arguments"]
-        }
 
     def audit(self, body: dict[str, Any]) -> dict[str, Any]:
         """Compare what the gates sampled behind the candidate's timed calls with what the same calls must give.
@@ -221,7 +217,7 @@ class TimingDesk:
     def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, sampled: list[Tensor]) -> bool:
         """Whether the oracle, too, says that the samples behind gate ``n`` are wrong."""
         call, gate = case["call"], order[n]
-        expected = self.job._references(call, case["key"], self._slot(case, order[n - 1]))
+        expected = self.job._references(call, case["key"], case["fill"].slot(order[n - 1]))
         rules = self.job._rules(call, False)
         names = list(output_layout(self.job.task, call).items())
         for number, (name, (shape, dtype)) in enumerate((names * 2)[:2]):
@@ -237,24 +233,41 @@ class TimingDesk:
                 return True
         return False
 
-    def audit_loop(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Compare the copied outputs of the last timed eager call, whose slot is ``slot``, with the oracle."""
-        case = self.cases[body["case"]]
-        call = case["call"]
-        expected = self.job._references(call, case["key"], self._slot(case, body["slot"]))
+    def audit_loop(
+        self, case_id: str, slots: list[int], aliases: list[list[int]], earlier: list[int]
+    ) -> dict[str, Any]:
+        """What is wrong with the timed calls of ``slots``: their outputs, their inputs, the memory that they used.
+
+        ``aliases`` and ``earlier`` are the candidate's own words on its memory. ``wrong`` is ``values``, ``input``,
+        ``alias`` or empty.
+        """
+        case = self.cases[case_id]
+        call, theirs = case["call"], case["theirs"]
+        form = self.job.task["entries"][call.entry]["forms"][call.form]
         rules = self.job._rules(call, False)
-        wrong: dict[str, Any] = {"wrong": 0}
-        for place, (name, (shape, dtype)) in zip(
-            case["outputs"], output_layout(self.job.task, call).items(), strict=True
-        ):
-            got = case["theirs"].tensor(place["at"], shape, dtype).clone()
-            ref, mag = expected[name]
-            # What is there now must not pass for the next answer.
-            case["theirs"].tensor(place["at"], (place["bytes"],), torch.uint8).fill_(0xFF)
-            found = compare.judge(name, got, ref, mag, rules[name])
-            if not found.ok and not wrong["wrong"]:
-                wrong = {"wrong": 1, "judgement": found.as_dict(), "output": name}
-        return wrong
+        names = list(output_layout(self.job.task, call).items())
+        for slot in slots:
+            values = case["fill"].slot(slot)
+            expected = self.job._references(call, case["key"], values)
+            start = case["order"]["results"]["at"] + slot * case["order"]["results"]["block"]
+            for place, (name, (shape, dtype)) in zip(case["order"]["results"]["outputs"], names, strict=True):
+                got = theirs.tensor(start + place["at"], shape, dtype).clone()
+                found = compare.judge(name, got, *expected[name], rules[name])
+                if not found.ok:
+                    return {"wrong": "values", "name": name, "judgement": found.as_dict()}
+            begin = case["place"].pristine + slot * case["place"].block
+            for argument in case["order"]["arguments"]:
+                name = argument["name"]
+                if name not in form["mutates"]:
+                    now = theirs.tensor(begin + argument["at"], tuple(argument["shape"]), call.dtype)
+                    if not compare.same_bits(now, values[name]):
+                        return {"wrong": "input", "name": name}
+        outputs = [name for name, _ in names]
+        if earlier:
+            said = f"output {outputs[min(earlier[0], len(outputs) - 1)]} lies in the memory of an earlier call's output"
+            return {"wrong": "alias", "name": said}
+        said = self.job._alias(aliases, outputs, form, list(call.arguments))
+        return {"wrong": "alias" if said else "", "name": said}
 
     def drop(self, case_id: str) -> dict[str, Any]:
         self.job.runner.do_drop({"case": case_id}, [])

@@ -20,20 +20,24 @@ from torch import Tensor
 from fk_core.child import cudadrv
 from fk_core.child.arena import Arena, open_arena
 from fk_core.child.calls import DTYPES
+from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
+from fk_core.child.memory import overlap
 from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
 Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.device], Forward]
 
 KEEP_CALLS = 3
-_M_PERTURB = -6
+_M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
+_HEAP_BLOCK, _HEAP_BLOCKS = 32 << 20, 24
+"""The largest block that glibc takes from its heap; how many outputs at a time a heap gets ready for."""
 _POISON = 0x7F
 
 # Bound before any candidate is loaded.
 _contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
 _address = torch._C.TensorBase.data_ptr
-_size, _stride = torch._C.TensorBase.size, torch._C.TensorBase.stride
+_size = torch._C.TensorBase.size
 _dtype = torch._C.TensorBase.dtype.__get__
 _device = torch._C.TensorBase.device.__get__
 _memmove = ctypes.memmove
@@ -44,6 +48,9 @@ _synchronize = torch.cuda.synchronize
 class Runner:
     """Modules, arenas and timers of one job in one process. ``build`` makes a forward function from init and state."""
 
+    # No instance dictionary: nobody gives this object methods of his own.
+    __slots__ = ("_clock", "_libc", "arenas", "build", "copies", "device", "eager", "kept", "modules", "timers")
+
     def __init__(self, device: torch.device, build: Build) -> None:
         self.device, self.build = device, build
         self.arenas: dict[str, Arena] = {}
@@ -51,9 +58,7 @@ class Runner:
         self.kept: OrderedDict[int, list[Tensor]] = OrderedDict()
         self.copies: dict[str, list[Forward]] = {}
         self.timers: dict[str, CaseTimer] = {}
-        self.slots: dict[str, list[dict[str, Any]]] = {}
-        self.last: list[Tensor] = []
-        self._layouts: dict[str, tuple[Place, list[Argument]]] = {}
+        self.eager: dict[str, EagerCase] = {}
         self._clock: DeviceClock | None = None
         self._libc = ctypes.CDLL(None)
 
@@ -106,7 +111,7 @@ class Runner:
         earlier = [
             o
             for o, output in enumerate(tensors)
-            if o not in given and any(_overlap(output, old) for kept in self.kept.values() for old in kept)
+            if o not in given and any(overlap(output, old) for kept in self.kept.values() for old in kept)
         ]
         self.kept[body["seq"]] = tensors
         while len(self.kept) > KEEP_CALLS:
@@ -164,7 +169,7 @@ class Runner:
         found = []
         for o, output in enumerate(outputs):
             for i, given in enumerate(inputs):
-                if _overlap(output, given):
+                if overlap(output, given):
                     found.append([o, i])
         return found
 
@@ -195,27 +200,17 @@ class Runner:
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Prepare the case for timing: weight copies, warm calls, and on a GPU one capture per seed."""
+        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed."""
         self.drop(body["case"])
-        copies = self._copies(body["key"], body["copies"])
-        arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
-        place = Place.at(body["pristine"], body["block"], body["calls"])
-        arena = self.arenas[timing_arena(body["case"])]
-        self._layouts[body["case"]] = (place, arguments)
         if self.device.type == "cpu":
-            self.slots[body["case"]] = [
-                {"forward": copies[i % len(copies)], **self._slot(arena, place, arguments, i)}
-                for i in range(place.calls)
-            ]
-            with _no_grad():
-                for slot in self.slots[body["case"]][:1]:
-                    self._run_slot(slot)
+            self.do_eager(body, [])
             return {"capturable": False, "reason": "there is no GPU"}
+        copies = self._copies(body["key"], body["copies"])
+        arena, place, arguments = self._laid(body)
         with torch.cuda.device(self.device), _no_grad():
-            slot = self._slot(arena, place, arguments, 0)
             # Every copy: what a module makes in its first call must not lie in the memory of one graph.
             for forward in copies:
-                self._run_slot({"forward": forward, **{k: v.clone() for k, v in slot.items()}})
+                forward(*(arena.tensor(place.pristine + a.offset, a.shape, a.dtype).clone() for a in arguments))
             timer = CaseTimer(self.clock, arena, place, arguments, copies, sampled=tuple(body.get("sampled", ())))
             self.timers[body["case"]] = timer
             layouts = []
@@ -230,6 +225,12 @@ class Runner:
             cudadrv.reset_persisting_l2()
         return {"capturable": True, "layouts": layouts}
 
+    def _laid(self, body: dict[str, Any]) -> tuple[Arena, Place, list[Argument]]:
+        """Where the timed inputs of a case lie."""
+        arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
+        place = Place.at(body["pristine"], body["block"], body["calls"])
+        return self.arenas[timing_arena(body["case"])], place, arguments
+
     def _copies(self, key: str, count: int) -> list[Forward]:
         """Modules with weights of their own, so that the weights of one call are not in cache for the next."""
         kept = self.copies.setdefault(key, [])
@@ -240,63 +241,49 @@ class Runner:
             kept.append(self._build(self.modules[key][0]))
         return kept[:count]
 
-    def _slot(self, arena: Arena, place: Place, arguments: list[Argument], index: int) -> dict[str, Any]:
-        start = place.pristine + index * place.block
-        return {a.name: arena.tensor(start + a.offset, a.shape, a.dtype).clone() for a in arguments}
-
-    @staticmethod
-    def _run_slot(slot: dict[str, Any]) -> Any:
-        inputs = [value for name, value in slot.items() if name != "forward"]
-        return slot["forward"](*inputs)
-
     def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """One turn on a GPU: see ``CaseTimer.turn``."""
         timer = self.timers[body["case"]]
         return timer.turn(body["layout"], body["kind"], body["prime"], body["timed"], fill=body.get("fill", False))
 
-    def do_fill(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Give the eager slots of a case the pristine values again."""
-        arena = self.arenas[timing_arena(body["case"])]
-        for index, slot in enumerate(self.slots[body["case"]]):
-            for name, value in self._slot(arena, *self._layouts[body["case"]], index).items():
-                slot[name].copy_(value)
-        self._settle()
+    def do_eager(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Make the case ready for calls one by one, with the module that was judged, and call it once."""
+        to = body["results"]
+        results = Results(to["at"], to["block"], tuple((o["at"], o["bytes"]) for o in to["outputs"]))
+        if self.device.type == "cpu":
+            self._settle_heap(to["block"])
+        case = self.eager[body["case"]] = EagerCase(self.modules[body["key"]][1], *self._laid(body), results)
+        with _no_grad():
+            case.turn([0], 1)
+        return {}
+
+    def _settle_heap(self, size: int) -> None:
+        """Have the C library keep what it is given back, and give it some: otherwise a young process pays page faults
+        for every large output, and a warm one none.
+        """
+        self._libc.mallopt(_M_MMAP_THRESHOLD, _HEAP_BLOCK)
+        self._libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+        blocks = [torch.empty(size, dtype=torch.uint8).fill_(0) for _ in range(_HEAP_BLOCKS) if size <= _HEAP_BLOCK]
+        del blocks
+
+    def do_ready(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Bring the slots of the coming turn into this process's caches, as they are in the judge's, who wrote them."""
+        self.eager[body["case"]].ready(body["order"])
         return {}
 
     def do_loop(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Eager calls over the slots that ``order`` names; the parent's clock times the answer."""
-        slots = self.slots[body["case"]]
-        result: Any = None
+        """Calls over the slots that ``order`` names; the parent's clock times the answer. See :class:`EagerCase`."""
         with _no_grad():
-            for i in body["order"]:
-                result = self._run_slot(slots[i])
-            self._settle()
-        self.last = outputs_of(result)
+            self.eager[body["case"]].turn(body["order"], body["keep"], idle=body.get("idle", False))
         return {}
 
-    def do_last(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Copy the outputs of the last timed call to the timing arena; asked for only after it was timed."""
-        for value, place in zip(self.last, body["outputs"], strict=False):
-            if plain_tensor(value) is None and prod(_size(value)) * _dtype(value).itemsize == place["bytes"]:
-                self._copy(value, place["at"], place["bytes"], timing_arena(body["case"]))
-        self._settle()
-        return {}
+    def do_held(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """What shares memory among the last timed calls."""
+        return self.eager[body["case"]].held()
 
     def _settle(self) -> None:
         if self.device.type == "cuda":
             _synchronize()
-
-    def do_eager(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Slots for eager timing on a GPU of what can't be captured."""
-        recipe = self.modules[body["key"]][0]
-        forward, arena = self._build(recipe), self.arenas[timing_arena(body["case"])]
-        arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
-        place = Place.at(body["pristine"], body["block"], body["calls"])
-        self._layouts[body["case"]] = (place, arguments)
-        self.slots[body["case"]] = [
-            {"forward": forward, **self._slot(arena, place, arguments, i)} for i in range(min(place.calls, 16))
-        ]
-        return {}
 
     def do_drop(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.drop(body["case"])
@@ -311,25 +298,9 @@ class Runner:
         timer = self.timers.pop(case, None)
         if timer is not None:
             timer.drop()
-        self.slots.pop(case, None)
-        self._layouts.pop(case, None)
+        self.eager.pop(case, None)
 
 
 def timing_arena(case: str) -> str:
     """Name of the arena that holds a case's timing inputs."""
     return f"timing/{case}"
-
-
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    first, last = _extent(one)
-    start, end = _extent(other)
-    return first < end and start < last
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    sizes, strides = _size(tensor), _stride(tensor)
-    if not prod(sizes):
-        return 0, 0
-    start = _address(tensor)
-    span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
-    return start, start + span * _dtype(tensor).itemsize

@@ -13,22 +13,10 @@ from torch import Tensor
 from fk_core.child.baselines.base import provider
 from fk_core.child.calls import init_defaults
 from fk_core.child.loading import describe
+from fk_core.child.module import FunctionModule
 from fk_core.child.planted import PlantedGroup
 from fk_core.child.runner import Forward, Runner
 from fk_core.child.wire import Channel, Closed
-
-
-class _Holder:
-    """A baseline's function with its weights beside it, as a module has them."""
-
-    def __init__(self, forward: Forward, state: dict[str, Tensor]) -> None:
-        self.forward, self.state = forward, state
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        return self.forward(*inputs)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.state
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
@@ -45,7 +33,7 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
     ) -> Forward:
         full = {**init_defaults(config["init"][entry]), **init}
         forward = source.build(config["task"], entry, full, state, dtype, where)
-        return _Holder(planted(forward) if config.get("plant") else forward, state)
+        return FunctionModule(planted(forward) if config.get("plant") else forward, state)
 
     runner = Runner(device, build)
     while True:

@@ -50,6 +50,13 @@ class CallClaim(Claim):
     """Outputs that share memory with outputs of the calls before."""
 
 
+class HeldClaim(Claim):
+    """What of the last timed calls shares memory; as in ``CallClaim``."""
+
+    aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=512)
+    earlier: list[Index] = Field(max_length=64)
+
+
 class StateClaim(Claim):
     copied: list[Text] = Field(max_length=4096)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fk_core import verdict
-from fk_core.measure import CaseTiming
 from fk_core.records.report import CaseReport, Outcome, SpeedWord
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
+from fk_core.timings import CaseTiming
 from fk_core.verdict import Decision, case_report, decide, summary, too_fast, word
 
 T = Timing()

@@ -1,0 +1,121 @@
+"""Calls one by one, which the parent's clock times: on a CPU, and on a GPU what can't be captured.
+
+Inputs are views of the arena, made anew for every call as they are for judged calls, and the judge writes them shortly
+before each turn. Outputs are copied into the arena as part of the turn: when the turn is over they are there, where the
+judge reads them, or they are missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from fk_core.child import cudadrv
+from fk_core.child.arena import Arena
+from fk_core.child.memory import overlap
+from fk_core.child.timing import Argument, Forward, Place, outputs_of
+
+# Bound before any candidate is loaded.
+_Tensor = torch.Tensor
+_contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
+_address, _size = torch._C.TensorBase.data_ptr, torch._C.TensorBase.size
+_dtype, _device = torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
+_memmove, _memset, _type = ctypes.memmove, ctypes.memset, type
+_synchronize, _current_stream = torch.cuda.synchronize, torch.cuda.current_stream
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Where the outputs of slot i go: at ``at`` + i * ``block``, each at its (offset, bytes) from there."""
+
+    at: int
+    block: int
+    outputs: tuple[tuple[int, int], ...]
+
+
+class EagerCase:
+    """One case whose calls run one by one; ``forward`` is the module that was judged."""
+
+    __slots__ = ("arena", "arguments", "device", "forward", "kept", "place", "results")
+
+    def __init__(
+        self, forward: Forward, arena: Arena, place: Place, arguments: list[Argument], results: Results
+    ) -> None:
+        self.forward, self.arena, self.place = forward, arena, place
+        self.arguments, self.results = tuple(arguments), results
+        self.device = arena.device
+        self.kept: list[tuple[list[torch.Tensor], list[Any]]] = []
+
+    def ready(self, order: list[int]) -> None:
+        """Read the inputs of these slots and write where their outputs go."""
+        if self.device.type != "cpu":
+            return
+        place, results = self.place, self.results
+        scratch = ctypes.create_string_buffer(place.block)
+        for slot in order:
+            _memmove(scratch, self.arena.address(place.pristine + slot * place.block, place.block), place.block)
+            if results.block:
+                _memset(self.arena.address(results.at + slot * results.block, results.block), 0xFF, results.block)
+
+    def turn(self, order: list[int], keep: int, *, idle: bool = False) -> None:
+        """Call each slot of ``order`` once. The last ``keep`` inputs and outputs stay alive until :meth:`held`.
+
+        ``idle``: all the same without the calls; the outputs of the last one are copied again and again.
+        """
+        forward, kept = self.forward, self.kept
+        if idle:
+            outputs = kept[-1][1]
+            forward = _repeat(outputs)
+        for slot in order:
+            given = self._inputs(slot)
+            outputs = outputs_of(forward(*given))
+            self._deliver(slot, outputs)
+            kept.append((given, outputs))
+            if len(kept) > keep:
+                del kept[0]
+        if self.device.type == "cuda":
+            _synchronize()
+
+    def _inputs(self, slot: int) -> list[torch.Tensor]:
+        start = self.place.pristine + slot * self.place.block
+        return [self.arena.tensor(start + a.offset, a.shape, a.dtype) for a in self.arguments]
+
+    def _deliver(self, slot: int, outputs: list[Any]) -> None:
+        """Copy outputs byte by byte. What is no plain tensor of the right size is left out, and so found missing."""
+        start = self.results.at + slot * self.results.block
+        for value, (offset, size) in zip(outputs, self.results.outputs, strict=False):
+            if _type(value) is not _Tensor or _device(value).type != self.device.type:
+                continue
+            source = value if _is_contiguous(value) else _contiguous(value)
+            if prod(_size(source)) * _dtype(source).itemsize != size:
+                continue
+            target = self.arena.address(start + offset, size)
+            if self.device.type == "cpu":
+                _memmove(target, _address(source), size)
+            else:
+                cudadrv.copy(target, _address(source), size, _current_stream(self.device).cuda_stream)
+
+    def held(self) -> dict[str, list[Any]]:
+        """What of the last calls shares memory: ``aliases``, pairs (output, input) of one call; ``earlier``, outputs
+        in the memory of another call's outputs.
+        """
+        kept, self.kept = self.kept, self.kept[-1:]
+        aliases, earlier = set(), set()
+        for number, (given, outputs) in enumerate(kept):
+            for o, output in enumerate(outputs):
+                if _type(output) is not _Tensor:
+                    continue
+                aliases |= {(o, i) for i, tensor in enumerate(given) if overlap(output, tensor)}
+                others = [old for _, olds in kept[:number] for old in olds if _type(old) is _Tensor]
+                if any(overlap(output, old) for old in others):
+                    earlier.add(o)
+        return {"aliases": sorted(list(pair) for pair in aliases), "earlier": sorted(earlier)}
+
+
+def _repeat(outputs: list[Any]) -> Callable[..., list[Any]]:
+    return lambda *inputs: outputs
