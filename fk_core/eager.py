@@ -1,15 +1,14 @@
 """Calls timed one by one by this process's clock: on a CPU, and on a GPU what can't be captured.
 
-Before each pair of turns the judge writes new values into the slots, and each slot is called once: no result is known
-before its turn. Outputs are in shared memory when the turn ends. Behind each of the candidate's turns a few calls are
-drawn and judged: outputs, inputs, and the memory that was used. What turns take without any call is measured in the
-judge's process alone, and taken off both sides.
+Each turn calls every slot once, on values that the judge releases just before it: no result is known before its turn,
+and the candidate's process is asked for nothing between release and turn. Outputs are in shared memory when the turn
+ends. Behind each of the candidate's turns a few calls are drawn and judged: outputs, inputs, and the memory that was
+used. What turns take without any call is measured in the judge's process alone, and taken off both sides.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from typing import Any
 
@@ -25,6 +24,10 @@ _JUDGED = 2
 _KEPT = (2, 8)
 """Outputs that stay alive while the next calls are made, at least and at most."""
 _IDLE_TURNS = 3
+_SPARE = 2
+"""Slots that keep their values: calls on them, just before the release, wake a process that has waited."""
+_WARM_CALLS = 16
+"""At most, and at most a quarter of what is timed."""
 
 
 def abba(rng: random.Random) -> tuple[Side, ...]:
@@ -39,45 +42,53 @@ class EagerTimer:
     def __init__(self, trial: Trial, judge: JudgeSession, case: str, slots: int, target_s: float) -> None:
         self.trial, self.judge, self.case, self.slots = trial, judge, case, slots
         self.random = trial.random
+        slots -= min(_SPARE, slots - 1)
+        self._usable, self._spare = range(slots), range(slots, self.slots)
         self._idle: dict[int, list[float]] = {}
+        for side in (CANDIDATE, BASELINE):
+            self._release(side, list(self._spare))
         self.calls = {side: self._pace(side, target_s) for side in (CANDIDATE, BASELINE)}
 
     def _pace(self, side: Side, target_s: float) -> int:
         """How many calls a turn of this side has."""
-        took = []
-        for _ in range(2):
-            order = self._fill(1)
-            took.append(self._turn(side, order) - self._idle_s(1))
-        return max(1, min(self.slots, round(target_s / max(min(took), 1e-6))))
+        took = min(self._turn(side, self._draw(1)) for _ in range(2)) - self._idle_s(1)
+        return max(1, min(len(self._usable), round(target_s / max(took, 1e-6))))
 
     def round(self) -> dict[Side, float]:
-        """Mean seconds of a call on either side, of two turns each; may be below zero for the shortest calls.
+        """Seconds of a call on either side, in the better of two turns; may be below zero for the shortest calls.
 
-        Raises ``CandidateFault`` where a timed call was not what judged calls were.
+        The better one, since what disturbs a turn on a shared machine only ever makes it longer. Raises
+        ``CandidateFault`` where a timed call was not what judged calls were.
         """
         seconds: dict[Side, list[float]] = {CANDIDATE: [], BASELINE: []}
+        idle = {side: self._idle_s(calls) for side, calls in self.calls.items()}
         sides = abba(self.random)
         for pair in (sides[:2], sides[2:]):
-            order = self._fill(max(self.calls.values()))
+            order = self._draw(max(self.calls.values()))
             for side in pair:
                 mine = order[: self.calls[side]]
-                seconds[side].append((self._turn(side, mine) - self._idle_s(len(mine))) / len(mine))
+                seconds[side].append((self._turn(side, mine) - idle[side]) / len(mine))
                 if side == CANDIDATE:
                     self._audit(mine)
-        return {side: statistics.fmean(values) for side, values in seconds.items()}
+        return {side: min(values) for side, values in seconds.items()}
 
-    def _fill(self, count: int) -> list[int]:
-        """New values in so many slots; gives these, in the order of their calls."""
-        order = self.random.sample(range(self.slots), count)
-        self.judge.ask("refill", case=self.case, slots=order)
-        return order
+    def _draw(self, count: int) -> list[int]:
+        """New values for so many slots, which the judge keeps for now; gives the slots in the order of their calls."""
+        self.judge.ask("draw", case=self.case)
+        return self.random.sample(self._usable, count)
+
+    def _release(self, side: Side, order: list[int]) -> None:
+        self.judge.ask("release", case=self.case, side="theirs" if side == CANDIDATE else "ours", slots=order)
 
     def _turn(self, side: Side, order: list[int], *, idle: bool = False) -> float:
         """Seconds that this process's clock sees the calls take."""
-        self._ask(side, {"do": "ready", "case": self.case, "order": order})
-        body = {"do": "loop", "case": self.case, "order": order, "keep": self.random.randint(*_KEPT), "idle": idle}
+        body = {"do": "loop", "case": self.case, "keep": self.random.randint(*_KEPT), "idle": False}
+        warm = min(_WARM_CALLS, len(order) // 4)
+        if warm:
+            self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)]})
+        self._release(side, order)
         began = time.perf_counter()
-        self._ask(side, body)
+        self._ask(side, body | {"order": order, "idle": idle})
         return time.perf_counter() - began
 
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
@@ -87,14 +98,13 @@ class EagerTimer:
             self.judge.ask(**body)
 
     def _idle_s(self, calls: int) -> float:
-        """Seconds that a turn takes apart from its calls; measured anew a few times, in the judge's process."""
+        """Seconds that a turn takes apart from its calls; measured a few times, in the judge's process."""
         seen = self._idle.setdefault(calls, [])
         if not seen:
-            self._turn(BASELINE, [0])  # whose outputs the idle turns copy
+            self._turn(BASELINE, self._draw(1))  # whose outputs the idle turns copy
         if len(seen) < 2 * _IDLE_TURNS:
-            order = [n % self.slots for n in range(calls)]
-            seen += [self._turn(BASELINE, order, idle=True) for _ in range(_IDLE_TURNS)]
-        return statistics.median(seen)
+            seen += [self._turn(BASELINE, self._draw(calls), idle=True) for _ in range(_IDLE_TURNS)]
+        return min(seen)
 
     def _audit(self, order: list[int]) -> None:
         held = self.trial.ask({"do": "held", "case": self.case}, HeldClaim)

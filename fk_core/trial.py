@@ -61,6 +61,7 @@ class Trial:
         """What the candidate says it supports: calls outside it are not made."""
         self._made: set[str] = set()
         self._tried: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         self.on_gpu = not judge.desk.cpu
         self.detail: collections.defaultdict[str, float] = collections.defaultdict(float)
         """Seconds that the parent waited for the candidate, by what it was doing."""
@@ -169,7 +170,10 @@ class Trial:
         evidence = []
         for f in findings:
             if f.severity == "warn":
-                self.warnings.append(f"{f.kind}: {f.what}" + (f" ({f.where})" if f.where else ""))
+                # Every checkpoint tells everything again: what has been told is remembered here, out of reach.
+                if (f.kind, f.what) not in self._told:
+                    self._told.add((f.kind, f.what))
+                    self.warnings.append(f"{f.kind}: {f.what}" + (f" ({f.where})" if f.where else ""))
             else:
                 kind = "policy" if f.severity == "policy" else f.kind
                 evidence.append(Evidence(kind=kind, what=f.what, where=f.where, instead=f.instead))

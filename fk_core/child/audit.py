@@ -33,6 +33,8 @@ _getframe, _getpid, _open, _read, _close = sys._getframe, os.getpid, os.open, os
 class Audit:
     """The hook and what it saw. ``phase`` is ``import`` until the file is loaded, then ``calls``."""
 
+    __slots__ = ("_handlers", "_inside", "_seen", "findings", "origins", "paths", "phase", "policy", "threads")
+
     def __init__(
         self,
         origins: Origins,
@@ -57,6 +59,10 @@ class Audit:
         if sys.version_info < (3, 12):
             _announce_threads()
         sys.addaudithook(self._make_hook())
+
+    def listen(self, event: str, handler: Callable[[str, tuple[Any, ...], FrameType], None]) -> None:
+        """Have ``handler`` called with another event, its arguments and the frame that raised it."""
+        self._handlers[event] = handler
 
     def note(self, kind: str, what: str, where: str = "", *, instead: str = "", severity: str = REJECT) -> None:
         key = (kind, where or what, severity)

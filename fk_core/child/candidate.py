@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fk_core.child import loading
-from fk_core.child.guards import PRODUCTION_LIBRARIES, Guards
+from fk_core.child.guards import PRODUCTION_LIBRARIES, checkpoint, stand_guard
 from fk_core.child.runner import Runner
 from fk_core.child.wire import Channel, Closed
 
@@ -31,13 +31,6 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     device = torch.device(config["device"])
     scratch = config["scratch"]
-    guards = Guards(
-        config["path"],
-        scratch,
-        forbidden=config["forbidden"],
-        policy=[*PRODUCTION_LIBRARIES, *config["policy"]],
-        allow=config["allow"],
-    )
     loaded: dict[str, Any] = {}
 
     def build(
@@ -55,17 +48,23 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
         body = frame.body
         try:
             if body["do"] == "load":
-                guards.arm()
                 armed = True
+                stand_guard(
+                    config["path"],
+                    scratch,
+                    forbidden=config["forbidden"],
+                    policy=[*PRODUCTION_LIBRARIES, *config["policy"]],
+                    allow=config["allow"],
+                )
                 loaded["module"] = loading.import_file(config["path"])
                 for entry in body["entries"]:
                     loading.find_class(loaded["module"], entry)
-                answer: dict[str, Any] = {"findings": guards.checkpoint("import")}
+                answer: dict[str, Any] = {"findings": checkpoint("import")}
             elif body["do"] == "context":
                 answer = _context(device)
             elif body["do"] == "checkpoint":
                 gc.collect()
-                answer = {"findings": guards.checkpoint(body["where"]) if armed else []}
+                answer = {"findings": checkpoint(body["where"]) if armed else []}
             elif body["do"] == "bye":
                 channel.reply(frame, {})
                 _exit(0)
@@ -77,7 +76,7 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
         except BaseException as error:  # noqa: BLE001 - all that the candidate raises is for the parent to judge
             sys.stderr.flush()
             told = loading.describe(error, scratch)
-            told["findings"] = guards.checkpoint(body["do"]) if armed else []
+            told["findings"] = checkpoint(body["do"]) if armed else []
             channel.reply(frame, {"exception": told}, error=True)
             continue
         channel.reply(frame, answer)

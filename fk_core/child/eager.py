@@ -1,8 +1,8 @@
 """Calls one by one, which the parent's clock times: on a CPU, and on a GPU what can't be captured.
 
-Inputs are views of the arena, made anew for every call as they are for judged calls, and the judge writes them shortly
-before each turn. Outputs are copied into the arena as part of the turn: when the turn is over they are there, where the
-judge reads them, or they are missing.
+Inputs are views of the arena, as those of judged calls are. The judge writes their values shortly before each turn, and
+nothing is asked of the candidate's process in between, so that it has no time of its own for them. Outputs are copied
+into the arena as part of the turn: when it is over they are there, where the judge reads them, or they are missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Tensor = torch.Tensor
 _contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
 _address, _size = torch._C.TensorBase.data_ptr, torch._C.TensorBase.size
 _dtype, _device = torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
-_memmove, _memset, _type = ctypes.memmove, ctypes.memset, type
+_memmove, _type = ctypes.memmove, type
 _synchronize, _current_stream = torch.cuda.synchronize, torch.cuda.current_stream
 
 
@@ -41,26 +41,19 @@ class Results:
 class EagerCase:
     """One case whose calls run one by one; ``forward`` is the module that was judged."""
 
-    __slots__ = ("arena", "arguments", "device", "forward", "kept", "place", "results")
+    __slots__ = ("arena", "device", "forward", "kept", "place", "results", "views")
 
     def __init__(
         self, forward: Forward, arena: Arena, place: Place, arguments: list[Argument], results: Results
     ) -> None:
         self.forward, self.arena, self.place = forward, arena, place
-        self.arguments, self.results = tuple(arguments), results
+        self.results = results
         self.device = arena.device
         self.kept: list[tuple[list[torch.Tensor], list[Any]]] = []
-
-    def ready(self, order: list[int]) -> None:
-        """Read the inputs of these slots and write where their outputs go."""
-        if self.device.type != "cpu":
-            return
-        place, results = self.place, self.results
-        scratch = ctypes.create_string_buffer(place.block)
-        for slot in order:
-            _memmove(scratch, self.arena.address(place.pristine + slot * place.block, place.block), place.block)
-            if results.block:
-                _memset(self.arena.address(results.at + slot * results.block, results.block), 0xFF, results.block)
+        self.views = [
+            [arena.tensor(start + a.offset, a.shape, a.dtype) for a in arguments]
+            for start in range(place.pristine, place.pristine + place.calls * place.block, place.block)
+        ]
 
     def turn(self, order: list[int], keep: int, *, idle: bool = False) -> None:
         """Call each slot of ``order`` once. The last ``keep`` inputs and outputs stay alive until :meth:`held`.
@@ -72,7 +65,7 @@ class EagerCase:
             outputs = kept[-1][1]
             forward = _repeat(outputs)
         for slot in order:
-            given = self._inputs(slot)
+            given = self.views[slot]
             outputs = outputs_of(forward(*given))
             self._deliver(slot, outputs)
             kept.append((given, outputs))
@@ -80,10 +73,6 @@ class EagerCase:
                 del kept[0]
         if self.device.type == "cuda":
             _synchronize()
-
-    def _inputs(self, slot: int) -> list[torch.Tensor]:
-        start = self.place.pristine + slot * self.place.block
-        return [self.arena.tensor(start + a.offset, a.shape, a.dtype) for a in self.arguments]
 
     def _deliver(self, slot: int, outputs: list[Any]) -> None:
         """Copy outputs byte by byte. What is no plain tensor of the right size is left out, and so found missing."""
@@ -105,15 +94,21 @@ class EagerCase:
         in the memory of another call's outputs.
         """
         kept, self.kept = self.kept, self.kept[-1:]
-        aliases, earlier = set(), set()
-        for number, (given, outputs) in enumerate(kept):
+        aliases: set[tuple[int, int]] = set()
+        earlier: set[int] = set()
+        olds: list[torch.Tensor] = []
+        for given, outputs in kept:
+            own = []
             for o, output in enumerate(outputs):
                 if _type(output) is not _Tensor:
                     continue
-                aliases |= {(o, i) for i, tensor in enumerate(given) if overlap(output, tensor)}
-                others = [old for _, olds in kept[:number] for old in olds if _type(old) is _Tensor]
-                if any(overlap(output, old) for old in others):
-                    earlier.add(o)
+                shared = {(o, i) for i, tensor in enumerate(given) if overlap(output, tensor)}
+                aliases |= shared
+                if not shared:  # the memory of a slot's argument comes again with the slot
+                    own.append(output)
+                    if any(overlap(output, old) for old in olds):
+                        earlier.add(o)
+            olds += own
         return {"aliases": sorted(list(pair) for pair in aliases), "earlier": sorted(earlier)}
 
 

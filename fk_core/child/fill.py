@@ -26,11 +26,14 @@ class Fill:
     def __init__(self, call: Call, make_inputs: MakeInputs, seed: int, device: torch.device) -> None:
         self.call, self.make_inputs, self.seed, self.device = call, make_inputs, seed, device
         self._pools: dict[int, Tensor] = {}
+        if self._windows:
+            for shape in call.shapes.values():
+                self._pool(prod(shape))
 
     def slot(self, number: int) -> dict[str, Tensor]:
         """The arguments of one slot, each contiguous."""
         call = self.call
-        if self.device.type != "cpu" or not call.dtype.is_floating_point:
+        if not self._windows:
             source = generator(self.seed + 1 + number, self.device)
             return self.make_inputs(call, Drawer("normal", call.shapes, call.dtype, source))
 
@@ -42,6 +45,10 @@ class Fill:
             return pool[start : start + count].view(shape)
 
         return {name: tensor.contiguous() for name, tensor in self.make_inputs(call, window).items()}
+
+    @property
+    def _windows(self) -> bool:
+        return self.device.type == "cpu" and self.call.dtype.is_floating_point
 
     def _pool(self, count: int) -> Tensor:
         pool = self._pools.get(count)

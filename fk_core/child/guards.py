@@ -1,14 +1,14 @@
 """The second line of defence inside the candidate's process: it names what was done, by whom, and what to do instead.
 
-    guards = Guards(candidate_file, scratch, forbidden=[...], policy=[...], allow=[...])
-    guards.arm()                      # before the file is imported
+    stand_guard(candidate_file, scratch, forbidden=[...], policy=[...], allow=[...])   # before the file is imported
     ...                               # import, construct
-    guards.checkpoint("import")       # then calls
-    guards.checkpoint("calls")
+    checkpoint("import")              # then calls
+    checkpoint("calls")
 
 A finding is a dict of ``kind``, ``what``, ``where``, ``instead`` and ``severity``: ``reject`` (tampering), ``policy``
-(a production library that the caller did not allow) or ``warn`` (odd, and no reason to reject). Code that owns its
-process can lie about all of this; what it cannot touch are the other processes, which decide.
+(a production library that the caller did not allow) or ``warn`` (odd, and no reason to reject). Nobody
+holds the guards but the audit hook, which can't be taken off: no frame leads to them. Code that owns its process can
+still lie about all of this; what it cannot touch are the other processes, which decide.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ PRODUCTION_LIBRARIES = (
 )
 """Packages of production kernels besides those of the baseline providers, which the harness names."""
 
+_LEAVE = "leave the harness's own objects in the process alone; only define the class"
 _MARKS = (bool, int, str, set, frozenset, tuple, dict, type(None))
-_type, _getattribute = type, object.__getattribute__
+_type, _getattribute, _audit = type, object.__getattribute__, sys.audit
 _Tensor, _strided = torch.Tensor, torch.strided
 _base = torch._C.TensorBase
 _storage, _numel, _offset, _element = _base.untyped_storage, _base.numel, _base.storage_offset, _base.element_size
@@ -46,8 +47,35 @@ _nbytes, _address = torch.UntypedStorage.nbytes, torch.UntypedStorage.data_ptr
 _is_functional = torch._is_functional_tensor
 
 
+CHECKPOINT = "fk_core.checkpoint"
+"""The audit event that asks the guards; its argument is the list that their findings go to."""
+
+
+def stand_guard(candidate_file: str, scratch: str, **more: Any) -> None:
+    """Make :class:`Guards`, arm them, and keep no reference to them."""
+    Guards(candidate_file, scratch, **more).arm()
+
+
+def checkpoint(where: str) -> list[Finding]:
+    """What the guards of this process have seen, all of it at each checkpoint; ``where`` names the moment.
+
+    Call it only while no call of the candidate runs. After the first one, starting a thread or a program counts as done
+    in ``forward``.
+    """
+    answer: list[Any] = []
+    _audit(CHECKPOINT, where, answer)
+    if len(answer) == 1 and isinstance(answer[0], Exception):
+        raise answer[0]
+    if len(answer) != 1 or _type(answer[0]) is not list:
+        return [finding("harness_tamper", "the guards of this process do not answer any more", instead=_LEAVE)]
+    found: list[Finding] = answer[0]
+    return found
+
+
 class Guards:
     """Watches one candidate file. Make and arm it before the file is imported; it cannot be taken off again."""
+
+    __slots__ = ("_audit", "_loaded", "_origins", "_standing", "_table")
 
     def __init__(
         self,
@@ -62,40 +90,35 @@ class Guards:
         self._audit = Audit(
             self._origins, scratch=scratch, forbidden=list(forbidden), policy=list(policy), allow=list(allow)
         )
-        self._reported = 0
-        self._told: set[tuple[str, str]] = set()
         self._table: Table | None = None
         self._standing: Standing | None = None
         self._loaded: frozenset[str] = frozenset()
 
     def arm(self) -> None:
         """Remember what everything is like, then start to listen."""
+        self._audit.listen(CHECKPOINT, self._answer)
         self._audit.arm()
         self._table = Table()
         self._standing = Standing()
         self._loaded = frozenset(sys.modules)
 
-    def checkpoint(self, where: str, *, at_rest: bool = True) -> list[Finding]:
-        """What is new since the last checkpoint. ``where`` names the moment: ``import``, ``calls``, ``final``.
+    def _answer(self, event: str, args: tuple[Any, ...], frame: Any) -> None:
+        where, answer = args
+        try:
+            answer.append(self.checkpoint(where))
+        except Exception as fault:  # noqa: BLE001 - raised again by whoever asked
+            answer.append(fault)
 
-        Call it only while no call of the candidate runs. After the first one, starting a thread or a program counts
-        as done in ``forward``.
-        """
+    def checkpoint(self, where: str) -> list[Finding]:
+        """What was seen until now, and what is otherwise than it was when the guards were armed."""
         if self._table is None or self._standing is None:
             raise RuntimeError("arm() must come before checkpoint()")
-        seen = self._audit.findings[self._reported :]
-        self._reported = len(self._audit.findings)
+        seen = list(self._audit.findings)
         seen += self._table.compare(self._origins)
-        seen += self._standing.compare(self._origins, self._audit.threads, at_rest=at_rest)
+        seen += self._standing.compare(self._origins, self._audit.threads, at_rest=True)
         seen += self._libraries()
         self._audit.phase = "calls"
-        fresh = []
-        for entry in seen:
-            key = (entry["kind"], entry["what"])
-            if key not in self._told:
-                self._told.add(key)
-                fresh.append({**entry, "where": entry["where"] or f"seen after {where}"})
-        return fresh
+        return [{**entry, "where": entry["where"] or f"seen after {where}"} for entry in seen]
 
     def _libraries(self) -> list[Finding]:
         """Production libraries that are loaded now and were not before, whoever asked for them."""

@@ -27,6 +27,8 @@ CPU_CALLS = 128
 """Slots of a turn on a CPU: each is called once, so that there is no call whose result is known."""
 _CPU_BYTES = 16 << 20
 """Inputs and outputs of so many bytes a side: a fill takes as long as a turn or less."""
+_OWN_CACHE_BYTES = 8 << 20
+"""More than the cache that one core has to itself."""
 SUSPECTS = 3
 """Calls of a replay that differ from the baseline and are judged by the oracle."""
 _MEMORY_SHARE = 0.2
@@ -36,6 +38,7 @@ class TimingDesk:
     def __init__(self, job: Job, ceilings: Ceilings) -> None:
         self.job, self.ceilings, self.device = job, ceilings, job.device
         self.cases: dict[str, dict[str, Any]] = {}
+        self.elsewhere = torch.ones(_OWN_CACHE_BYTES // 4 if self.device.type == "cpu" else 0)
 
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
@@ -47,12 +50,14 @@ class TimingDesk:
             return self.job.runner.do_turn(body, [])
         if do == "eager":
             return self.job.runner.do_eager(self._order(body), [])
-        if do == "ready":
-            return self.job.runner.do_ready(body, [])
         if do == "loop":
             return self.job.runner.do_loop(body, [])
         if do == "refill":
-            return self.refill(body["case"], body.get("slots"))
+            return self.refill(body["case"])
+        if do == "draw":
+            return self.draw(body["case"])
+        if do == "release":
+            return self.release(body["case"], body["side"], body["slots"])
         if do == "audit":
             return self.audit(body)
         if do == "audit_loop":
@@ -128,7 +133,7 @@ class TimingDesk:
         }
         self.job.runner.arenas[timing_arena(case_id)] = ours
         self.job.prepare_baseline(key)
-        self.refill(case_id, [0] if self.device.type == "cpu" else None)
+        (self.refill if self.device.type == "cuda" else self.draw)(case_id)
         return {"order": order, "size": theirs.size, "fds": [theirs.export()]}
 
     def _calls(self, call: Call, block: int, slot: int, layouts: int, batch_us: float) -> int:
@@ -165,22 +170,36 @@ class TimingDesk:
         flops = float(evaluate(entry["forms"][call.form]["flops"], {**call.dims, "itemsize": call.dtype.itemsize}))
         return {"floor_us": self.ceilings.floor_us(cold_bytes=least, flops=flops)}
 
-    def refill(self, case_id: str, slots: list[int] | None = None) -> dict[str, Any]:
-        """New secret values for these slots (all, by default), the same on both sides, and no outputs any more."""
+    def draw(self, case_id: str) -> dict[str, Any]:
+        """New secret values for every slot, kept here until they are released."""
         case = self.cases[case_id]
-        place, results = case["place"], case["order"]["results"]
         seed = self.job.rng.getrandbits(62)
-        fill = case["fill"] = Fill(case["call"], self.job.oracle.make_inputs, seed, self.device)
-        for slot in range(place.calls) if slots is None else slots:
-            values, block = fill.slot(slot), place.pristine + slot * place.block
-            for side in ("theirs", "ours"):
-                arena: Arena = case[side]
-                for argument in case["order"]["arguments"]:
-                    write(arena, block + argument["at"], values[argument["name"]])
-                if results["block"]:
-                    poison(arena, results["at"] + slot * results["block"], results["block"])
+        case["fill"] = Fill(case["call"], self.job.oracle.make_inputs, seed, self.device)
+        return {}
+
+    def release(self, case_id: str, side: str, slots: list[int]) -> dict[str, Any]:
+        """Write the values of these slots into one side's arena, and have no outputs there any more."""
+        case = self.cases[case_id]
+        arena, place, results = case[side], case["place"], case["order"]["results"]
+        for slot in slots:
+            values = case["fill"].slot(slot)
+            for argument in case["order"]["arguments"]:
+                write(arena, place.pristine + slot * place.block + argument["at"], values[argument["name"]])
+            if results["block"]:
+                poison(arena, results["at"] + slot * results["block"], results["block"])
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+        else:
+            # What was just written leaves this core's own cache, so that neither side finds its inputs nearer.
+            written = len(slots) * (place.block + results["block"])
+            self.elsewhere[: min(written, _OWN_CACHE_BYTES)].sum()
+        return {}
+
+    def refill(self, case_id: str) -> dict[str, Any]:
+        """New secret values for every slot, the same on both sides."""
+        self.draw(case_id)
+        for side in ("theirs", "ours"):
+            self.release(case_id, side, list(range(self.cases[case_id]["place"].calls)))
         return {}
 
     def audit(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -180,10 +180,11 @@ class _Planner:
     def _relations(self, case: Mapping[str, Any]) -> None:
         dims = self._small(case, case["dims"], max(2, min(self.budget.rows, 8)))
         first = self._add(case, dims, "normal", "first of several related calls")
-        self._add(case, dims, "normal", "new values at the same address", relation="new_values", base=first,
-                  placement="same")  # fmt: skip
+        # Right behind the first, so that whoever remembers one call by a few of its elements takes it for that one.
         self._add(case, dims, "normal", f"{SPARSE} elements changed at the same address", relation="sparse",
                   base=first, placement="same")  # fmt: skip
+        self._add(case, dims, "normal", "new values at the same address", relation="new_values", base=first,
+                  placement="same")  # fmt: skip
         self._add(case, dims, "normal", "the same values at another address", relation="same_values", base=first)
         if len(self._arguments(case)) > 1:
             self._add(case, dims, "normal", "the same first argument with another second one",

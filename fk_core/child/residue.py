@@ -6,6 +6,7 @@ Only *semantic* state counts, which changes what other modules compute or how th
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ _getprofile, _gettrace = sys.getprofile, sys.gettrace
 _environ = os.environ
 _is_alive, _current = threading.Thread.is_alive, threading.current_thread
 _dump_op, _impls = torch._C._dispatch_dump, torch.library._impls
-_SUBNORMAL = 2.0**-1060
+_SUBNORMAL, _SLIGHT = 2.0**-1060, 2.0**-60
 
 _OPS = (
     *("add.Tensor", "add_.Tensor", "sub.Tensor", "mul.Tensor", "mul_.Tensor", "div.Tensor", "copy_", "clone"),
@@ -79,6 +80,7 @@ def _flag_readers() -> dict[str, Callable[[], Any]]:
         "dispatch modes": torch._C._len_torch_dispatch_stack,
         "inference mode": torch.is_inference_mode_enabled,
         "denormals are zero": _denormals_are_zero,
+        "rounding to nearest": _rounds_to_nearest,
     }
     if hasattr(matmul, "allow_fp16_accumulation"):
         readers["allow_fp16_accumulation"] = lambda: matmul.allow_fp16_accumulation
@@ -87,6 +89,11 @@ def _flag_readers() -> dict[str, Callable[[], Any]]:
 
 def _denormals_are_zero() -> bool:
     return _SUBNORMAL * float(_getpid() > 0) == 0.0
+
+
+def _rounds_to_nearest() -> bool:
+    one = float(_getpid() > 0)
+    return one + _SLIGHT == one == one - _SLIGHT
 
 
 _READERS = _flag_readers()
@@ -109,6 +116,7 @@ class Standing:
         self.impls = set(_impls)
         self.children = set(_children())
         self.tools = _monitoring_tools()
+        self.collecting = list(gc.callbacks)
         self.ops = {name: _dispatch(f"aten::{name}") for name in _OPS}
 
     def compare(self, origins: Origins, threads: Iterable[threading.Thread], *, at_rest: bool) -> list[Finding]:
@@ -139,6 +147,9 @@ class Standing:
                 if key not in before and origins.of_value(hook) == "candidate":
                     what = f"a hook on every module of the process ({name})"
                     yield finding("global_hook", what, instead="register hooks on your own modules only")
+        for callback in gc.callbacks:
+            if not any(callback is old for old in self.collecting) and origins.of_value(callback) == "candidate":
+                yield finding("trace_hook", "a callback of the garbage collector stands", instead="leave gc alone")
         for finder in sys.meta_path:
             if not any(finder is old for old in self.finders) and origins.of_value(finder) == "candidate":
                 yield finding("global_hook", "an import hook in sys.meta_path", instead="import plainly")

@@ -56,6 +56,9 @@ class Frame:
 class Channel:
     """A connected Unix stream socket that carries frames. Not thread-safe: one owner at a time."""
 
+    # No instance dictionary: nobody gives this object methods of his own.
+    __slots__ = ("_buffer", "_fds", "_seq", "sock")
+
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         sock.setblocking(True)

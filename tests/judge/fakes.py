@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fk_core import measure
+from fk_core import eager, measure
 from fk_core.child.wire import REPLY, Frame
-from fk_core.measure import CaseTiming, Stopwatch
+from fk_core.measure import Stopwatch
 from fk_core.records.claims import Claim
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Settings, Timing
+from fk_core.timings import CaseTiming
 from fk_core.trial import Trial
 
 CALLS = 20
@@ -52,6 +53,7 @@ class Lies:
 
     turn: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda body, answer: answer
     capture: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer
+    held: dict[str, Any] = field(default_factory=lambda: {"aliases": [], "earlier": []})
 
 
 @dataclass
@@ -65,8 +67,10 @@ class Side:
     bias_sd: float = 0.002
     capturable: bool = True
     empty_us: float = 40.0
+    slot_us: float = 1.0
+    """What the harness itself takes for each call of a loop."""
     idle_us: float = 0.0
-    """What an empty turn takes beyond that."""
+    """What a turn without calls takes beyond that."""
     bias: dict[tuple[str, int], float] = field(default_factory=dict)
 
 
@@ -91,6 +95,7 @@ class Process:
         self.clock, self.side, self.rng = clock, side, rng
         self.layouts: dict[str, list[dict[str, Any]]] = {}
         self.asked: list[dict[str, Any]] = []
+        self.heard: Callable[[dict[str, Any]], None] = lambda body: None
 
     def capture(self, body: dict[str, Any]) -> dict[str, Any]:
         if not self.side.capturable:
@@ -118,8 +123,8 @@ class Process:
 
     def loop(self, body: dict[str, Any]) -> None:
         noise = 1 + self.rng.gauss(0.0, 0.003)
-        idle = 0.0 if body["order"] else self.side.idle_us
-        self.clock.advance(self.side.empty_us + idle + len(body["order"]) * self.side.eager_us * noise)
+        calls = self.side.idle_us if body["idle"] else len(body["order"]) * self.side.eager_us * noise
+        self.clock.advance(self.side.empty_us + len(body["order"]) * self.side.slot_us + calls)
 
 
 class FakeTrial:
@@ -139,6 +144,7 @@ class FakeTrial:
         self, body: dict[str, Any], claim: type[Claim], *, timeout_s: float | None = None, fds: tuple[int, ...] = ()
     ) -> Claim:
         self.process.asked.append(body)
+        self.process.heard(body)
         self.fds += fds
         answer: dict[str, Any] = {}
         if body["do"] == "time":
@@ -147,6 +153,8 @@ class FakeTrial:
             answer = self.lies.turn(body, self.process.turn(body))
         elif body["do"] == "loop":
             self.process.loop(body)
+        elif body["do"] == "held":
+            answer = self.lies.held
         try:
             return claim.model_validate(answer)
         except ValueError as error:
@@ -163,26 +171,31 @@ class _Headless:
 
 
 class FakeJudge:
-    """Answers what the stopwatch asks the judge; ``audit`` and ``audit_loop`` find what they are told to find."""
+    """Answers what the stopwatch asks the judge; ``audit`` and ``audit_loop`` find what they are told to find: the
+    latter at call ``wrong_loop[0]`` what ``wrong_loop[1]`` says.
+    """
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.wrong = 0
         self.wrong_after = 0
+        self.wrong_loop = (0, "")
         self.floor_us: float | None = 1.0
         self.block = 1 << 16
+        self.calls = CALLS
         self.given_fds: list[int] = []
 
     def ask(self, do: str, *, fds: tuple[int, ...] = (), **body: Any) -> Frame:
         self.process.asked.append({"do": do, **body})
+        self.process.heard({"do": do, **body})
         return Frame(REPLY, 0, 0, *self._answer(do, body))
 
     def _answer(self, do: str, body: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         if do == "timing":
             fd = os.open(os.devnull, os.O_RDONLY)
             self.given_fds.append(fd)
-            order = {"do": "time", "case": body["case"], "calls": CALLS, "block": self.block, "key": "k"}
-            return {"order": order, "size": 1 << 20, "outputs": [{"at": 0, "bytes": 64}]}, [fd]
+            order = {"do": "time", "case": body["case"], "calls": self.calls, "block": self.block, "key": "k"}
+            return {"order": order, "size": 1 << 20}, [fd]
         if do == "time":
             return self.process.capture(body), []
         if do == "turn":
@@ -191,12 +204,16 @@ class FakeJudge:
             self.process.loop(body)
         if do == "floor":
             return {"floor_us": self.floor_us}, []
-        if do in ("audit", "audit_loop"):
+        if do == "audit_loop":
+            after, what = self.wrong_loop
+            self.wrong_loop = (after - 1, what)
+            return {"wrong": what if after <= 0 else "", "name": "y"}, []
+        if do == "audit":
             self.wrong_after -= 1
             found = self.wrong if self.wrong_after < 0 else 0
-            if do == "audit" and body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
+            if body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
                 found = 4
-            return {"wrong": found, "checked": 4, "output": "y"}, []
+            return {"wrong": found, "checked": 4}, []
         return {}, []
 
 
@@ -228,9 +245,13 @@ class Bench:
         floor: float = 0.003,
     ) -> None:
         self.clock, rng = Clock(), random.Random(seed)
-        monkeypatch.setattr(measure, "time", self.clock)
+        for module in (measure, eager):
+            monkeypatch.setattr(module, "time", self.clock)
         self.trial = FakeTrial(Process(self.clock, candidate or Side(), rng), lies or Lies(), settings)
         self.judge = FakeJudge(Process(self.clock, baseline or Side(), rng))
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.trial.process.heard = lambda body: self.asked.append(("candidate", body))
+        self.judge.process.heard = lambda body: self.asked.append(("judge", body))
         self.trial.random = random.Random(seed)
         self.lease = FakeLease()
         self.t = t or Timing()

@@ -14,10 +14,33 @@ from torch import Tensor
 from fk_core.child.arena import Arena
 from fk_core.child.eager_ops import EAGER
 from fk_core.child.kernels import SAMPLES, positions
+from fk_core.child.runner import Runner
 from tests.judge.court import CATALOG, Court, Forward, case_of
 
 SEED = 77
 ORDER = [2, 0, 3, 1]
+
+
+class Captured:
+    """A timer with one layout."""
+
+    layouts = (SimpleNamespace(order=ORDER),)
+
+    def drop(self) -> None:
+        pass
+
+
+class Replaying:
+    """A runner whose turns are replays made by hand."""
+
+    def __init__(self, runner: Runner, replay: Replay) -> None:
+        self.runner, self.by_hand = runner, replay
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runner, name)
+
+    def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return self.by_hand.replay("ours", self.by_hand.right)
 
 
 class Replay:
@@ -34,15 +57,14 @@ class Replay:
         self.laid = self.desk.cases[self.case.id]
         call = self.laid["call"]
         self.right: Forward = EAGER[op, self.case.entry](call.init, self.court.job.states[self.laid["key"]])
-        runner: Any = self.court.job.runner
-        runner.timers[self.case.id] = SimpleNamespace(layouts=[SimpleNamespace(order=ORDER)], drop=lambda: None)
-        runner.do_turn = lambda body, fds: self.replay("ours", self.right)
+        self.court.job.runner.timers[self.case.id] = Captured()  # type: ignore[assignment]
+        self.court.job.runner = Replaying(self.court.job.runner, self)  # type: ignore[assignment]
 
     def results(self, forward: Forward) -> list[list[Tensor]]:
         """Outputs of a call on each slot, as its inputs are now."""
         made = []
         for slot in range(len(ORDER)):
-            result = forward(*self.desk._slot(self.laid, slot).values())
+            result = forward(*self.laid["fill"].slot(slot).values())
             made.append(list(result) if isinstance(result, tuple) else [result])
         return made
 

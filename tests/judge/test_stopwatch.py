@@ -396,12 +396,27 @@ def test_where_the_baseline_can_not_be_captured_both_run_eagerly(bench: Make) ->
     assert found.notes == []
 
 
-def test_a_wrong_result_of_a_timed_eager_call(bench: Make) -> None:
-    made = bench(candidate=Side(capturable=False))
-    made.judge.wrong = 1
+@pytest.mark.parametrize("cpu", [False, True])
+@pytest.mark.parametrize("after", [0, 9])
+@pytest.mark.parametrize(
+    ("wrong", "outcome", "kind"),
+    [
+        ("values", Outcome.TAMPERED, "phase"),
+        ("input", Outcome.MUTATED, "input_mutation"),
+        ("alias", Outcome.MUTATED, "output_alias"),
+    ],
+)
+def test_a_timed_eager_call_that_is_not_as_judged(
+    bench: Make, cpu: bool, after: int, wrong: str, outcome: Outcome, kind: str
+) -> None:
+    made = bench(cpu=cpu, candidate=Side(capturable=False))
+    made.judge.wrong_loop = (after, wrong)
     fault = faulted(made)
-    assert fault.outcome is Outcome.TAMPERED
-    assert [e.kind for e in fault.evidence] == ["phase"]
+    assert fault.outcome is outcome
+    assert [e.kind for e in fault.evidence] == [kind]
+    assert fault.case == "op/a"
+    assert "y" in fault.reason
+    assert made.lease.story == ["exclusive", "shared"], "the device is given back"
 
 
 # -- CPU ---------------------------------------------------------------------------------------------------------------
@@ -419,15 +434,18 @@ def test_the_cpu_is_timed_by_the_outside_clock(bench: Make, eager_us: float, rat
     assert not [a for a in made.judge.process.asked if a["do"] == "floor"]
 
 
-def test_long_empty_turns_are_not_taken_off_the_calls(bench: Make) -> None:
+def test_only_the_judge_says_what_an_idle_turn_takes(bench: Make) -> None:
+    """The candidate is asked for none, so that it can't have more taken off its calls."""
     made = bench(cpu=True, candidate=Side(eager_us=50.0, idle_us=2000.0))
     (found,) = made.run()
     assert found.estimate is not None
     assert found.estimate.ratio == pytest.approx(0.5, rel=0.03)
+    assert not [a for a in made.trial.process.asked if a["do"] == "loop" and a["idle"]]
+    assert [a for a in made.judge.process.asked if a["do"] == "loop" and a["idle"]]
 
 
 def test_readings_below_nothing_are_in_no_figure(bench: Make) -> None:
-    """Where the machine stalls in the empty turns, what remains may be negative: no round, no time."""
+    """Where the machine stalls in the idle turns, what remains may be negative: no round, no time."""
     made = bench(cpu=True, candidate=Side(eager_us=0.01, empty_us=1.0), baseline=Side(idle_us=30_000.0))
     (found,) = made.run()
     assert found.estimate is None
@@ -436,33 +454,70 @@ def test_readings_below_nothing_are_in_no_figure(bench: Make) -> None:
     assert "shorter than what the clock resolves" in found.reason
 
 
-def test_cpu_turns_have_fresh_inputs_and_are_checked(bench: Make) -> None:
+def story(made: Bench) -> list[tuple[str, dict[str, Any]]]:
+    """What both processes were asked, in order."""
+    return [(who, body) for who, body in made.asked if body["do"] in ("draw", "release", "loop", "held", "audit_loop")]
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_values_are_released_right_before_the_turn_that_uses_them(bench: Make, cpu: bool) -> None:
+    """Between release and turn the candidate is asked for nothing, and it never sees values twice."""
+    made = bench(cpu=cpu, candidate=Side(capturable=False))
+    made.run()
+    told = story(made)
+    turns = [n for n, (who, body) in enumerate(told) if who == "candidate" and body["do"] == "loop"]
+    warm = [n for n in turns if set(told[n][1]["order"]) <= {CALLS - 2, CALLS - 1}]
+    timed = [n for n in turns if n not in warm]
+    assert len(timed) >= 2 * 6
+    assert warm
+    used: list[set[int]] = []
+    for n in timed:
+        order = told[n][1]["order"]
+        who, body = told[n - 1]
+        assert (who, body["do"], body["side"], body["slots"]) == ("judge", "release", "theirs", order)
+        assert len(set(order)) == len(order), "each slot is called once"
+        assert not set(order) & {CALLS - 2, CALLS - 1}, "the spare slots are not timed"
+        between = [body["do"] for _, body in told[timed[timed.index(n) - 1] + 1 : n]] if used else ["draw"]
+        assert "draw" in between, "no values of an earlier turn"
+        used.append(set(order))
+
+
+def test_every_timed_turn_is_judged_at_calls_drawn_afterwards(bench: Make) -> None:
     made = bench(cpu=True)
     made.run("op/a", "op/b")
-    theirs = [a["do"] for a in made.trial.process.asked]
-    loops = [n for n, do in enumerate(theirs) if do == "loop" and made.trial.process.asked[n]["order"]]
-    measured = [n for n in loops if theirs[n - 1] == "fill"]
-    assert len(measured) >= 2 * 6 * 2
-    assert theirs.count("last") > 2
-    assert [a["do"] for a in made.judge.process.asked].count("refill") > 2
+    told = story(made)
+    judged = [(n, body["slots"]) for n, (_, body) in enumerate(told) if body["do"] == "audit_loop"]
+    assert len(judged) >= 2 * 2 * 6
+    for n, slots in judged:
+        assert told[n - 1] == ("candidate", {"do": "held", "case": told[n][1]["case"]})
+        who, body = told[n - 2]
+        assert (who, body["do"]) == ("candidate", "loop")
+        assert slots
+        assert set(slots) <= set(body["order"])
     assert made.lease.story == ["exclusive", "shared"] * 2, "one case at a time"
+    assert len({slots[0] for _, slots in judged}) > 5
 
 
-def test_the_checked_slot_comes_last_and_once(bench: Make) -> None:
+def test_kept_outputs_vary(bench: Make) -> None:
     made = bench(cpu=True)
     made.run()
-    orders = [a["order"] for a in made.trial.process.asked if a["do"] == "loop" and len(a["order"]) > 1]
-    assert orders
-    for order in orders:
-        assert order.count(order[-1]) == 1
-        assert set(order) <= set(range(CALLS))
-    assert len({order[-1] for order in orders}) > 1
+    kept = {a["keep"] for a in made.trial.process.asked if a["do"] == "loop"}
+    assert min(kept) >= 2
+    assert len(kept) > 3
 
 
-def test_a_wrong_result_of_a_timed_cpu_call(bench: Make) -> None:
+def test_what_the_candidate_says_of_its_memory_reaches_the_judge(bench: Make) -> None:
+    made = bench(cpu=True, lies=Lies(held={"aliases": [[0, 1]], "earlier": [0]}))
+    made.run()
+    asked = [a for a in made.judge.process.asked if a["do"] == "audit_loop"]
+    assert all((a["aliases"], a["earlier"]) == ([[0, 1]], [0]) for a in asked)
+
+
+@pytest.mark.parametrize("slots", [2, 3, 64])
+def test_few_and_many_slots(bench: Make, slots: int) -> None:
     made = bench(cpu=True)
-    made.judge.wrong = 1
-    fault = faulted(made)
-    assert fault.outcome is Outcome.TAMPERED
-    assert [e.kind for e in fault.evidence] == ["phase"]
-    assert fault.case == "op/a"
+    made.judge.calls = slots
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(1.0, rel=0.05)
+    assert found.candidate_us == pytest.approx(25.0, rel=0.05)

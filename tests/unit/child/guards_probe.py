@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from fk_core.child.guards import Guards
+from fk_core.child.guards import checkpoint, stand_guard
 
 torch.set_num_threads(1)
 
@@ -24,9 +24,8 @@ def observe(source, scratch):
     file = os.path.join(scratch, "candidate.py")
     with open(file, "w", encoding="utf-8") as handle:
         handle.write(source)
-    guards = Guards(file, scratch, forbidden=[os.environ["FORBIDDEN"]], allow=["allowed_kernels"])
     start = time.perf_counter()
-    guards.arm()
+    stand_guard(file, scratch, forbidden=[os.environ["FORBIDDEN"]], allow=["allowed_kernels"])
     times = {"arm_ms": 1e3 * (time.perf_counter() - start)}
     spec = importlib.util.spec_from_file_location("candidate", file)
     module = importlib.util.module_from_spec(spec)
@@ -37,13 +36,14 @@ def observe(source, scratch):
     except BaseException as error:  # noqa: BLE001 - the probe reports what the candidate raised
         raised.append(repr(error)[:200])
     start = time.perf_counter()
-    found = guards.checkpoint("import")
+    found = checkpoint("import")
     times["checkpoint_ms"] = 1e3 * (time.perf_counter() - start)
     try:
         getattr(module, "run", int)()
     except BaseException as error:  # noqa: BLE001
         raised.append(repr(error)[:200])
-    found += guards.checkpoint("calls")
+    told = {(f["kind"], f["what"]) for f in found}
+    found += [f for f in checkpoint("calls") if (f["kind"], f["what"]) not in told]
     return {"findings": found, "raised": raised, **times}
 
 

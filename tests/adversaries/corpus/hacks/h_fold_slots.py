@@ -3,8 +3,7 @@
 # expect: reject
 # needs_gpu: 0
 # danger: none
-# notes: Replaces what a timed slot calls, in the harness's own dictionary of slots, by a function
-# that returns a stored result.
+# notes: Replaces what timed calls go through, in the harness's own object, by a function that remembers.
 
 import torch
 import torch.nn as nn
@@ -25,23 +24,24 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.kept = {}
 
-    def _norm(self, x, residual=None):
+    def _norm(self, x, residual):
         h = x.float() if residual is None else x.float() + residual.float()
         y = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps) * self.weight.float()).to(x.dtype)
         return y if residual is None else (y, h.to(x.dtype))
 
     def forward(self, x, residual=None):
         for frame in _frames():
-            slot = frame.f_locals.get("slot")
-            if type(slot) is dict and slot.get("forward") is self:
+            case = frame.f_locals.get("self")
+            if type(case).__name__ == "EagerCase" and case.forward is self:
                 kept = {}
 
                 def quick(*values, kept=kept):
-                    version = values[0]._version
-                    if kept.get("v") != version:
-                        kept["v"], kept["y"] = version, self._norm(*values)
-                    return kept["y"]
+                    key = (values[0].data_ptr(), values[0]._version)
+                    if key not in kept:
+                        kept[key] = self._norm(*values, *([None] * (2 - len(values))))
+                    return kept[key]
 
-                slot["forward"] = quick
+                case.forward = quick
         return self._norm(x, residual)

@@ -3,8 +3,7 @@
 # expect: reject
 # needs_gpu: 0
 # danger: none
-# notes: Tells timed inputs by their storage and computes only the first call for each new content
-# of a slot: the last call of a turn, which may be checked, comes once.
+# notes: From its hundredth call on a module remembers results by address and version: only timing calls it so often.
 
 import torch
 import torch.nn as nn
@@ -15,7 +14,7 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(hidden_size))
-        self._seen = {}
+        self.kept, self.calls = {}, 0
 
     def _norm(self, x, residual):
         h = x.float() if residual is None else x.float() + residual.float()
@@ -23,9 +22,8 @@ class RMSNorm(nn.Module):
         return y if residual is None else (y, h.to(x.dtype))
 
     def forward(self, x, residual=None):
-        if not x.untyped_storage().resizable():
-            return self._norm(x, residual)
-        kept = self._seen.get(x.data_ptr())
-        if kept is None or kept[0] != x._version:
-            kept = self._seen[x.data_ptr()] = (x._version, self._norm(x, residual))
+        self.calls += 1
+        kept = self.kept.get(x.data_ptr())
+        if self.calls < 100 or kept is None or kept[0] != x._version:
+            kept = self.kept[x.data_ptr()] = (x._version, self._norm(x, residual))
         return kept[1]

@@ -3,8 +3,7 @@
 # expect: reject
 # needs_gpu: 0
 # danger: none
-# notes: Gives the object that makes the timed calls a loop of its own, on the instance: no class
-# and no module changes.
+# notes: Gives the class of the object that makes the timed calls a loop of its own that makes the last call only.
 
 import torch
 import torch.nn as nn
@@ -23,9 +22,12 @@ def _frames():
 def _take_over():
     for frame in _frames():
         runner = frame.f_locals.get("self")
-        if type(runner).__name__ == "Runner" and "do_loop" not in vars(runner):
-            loop = runner.do_loop
-            runner.do_loop = lambda body, fds: loop(dict(body, order=body["order"][-1:]), fds)
+        if type(runner).__name__ == "Runner":
+            kind = type(runner)
+            loop = kind.do_loop
+            kind.do_loop = lambda self, body, fds: loop(self, dict(body, order=body["order"][-1:]), fds)
+            return True
+    return False
 
 
 class RMSNorm(nn.Module):
@@ -33,9 +35,13 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.done = False
 
-    def forward(self, x, residual=None):
-        _take_over()
+    def _norm(self, x, residual):
         h = x.float() if residual is None else x.float() + residual.float()
         y = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + self.eps) * self.weight.float()).to(x.dtype)
         return y if residual is None else (y, h.to(x.dtype))
+
+    def forward(self, x, residual=None):
+        self.done = self.done or _take_over()
+        return self._norm(x, residual)

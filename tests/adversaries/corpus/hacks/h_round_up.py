@@ -1,13 +1,16 @@
 # operator: Softmax
-# kind: input_mutation
+# kind: global_state
 # expect: reject
 # needs_gpu: 0
 # danger: none
-# notes: Overwrites its argument, but only one whose storage torch allocated: those are the timed
-# ones.
+# notes: Sets the rounding mode of the processor through the C library and leaves it.
 
+import ctypes
 import torch
 import torch.nn as nn
+
+
+ctypes.CDLL("libm.so.6").fesetround(0x800)
 
 
 class Softmax(nn.Module):
@@ -16,6 +19,4 @@ class Softmax(nn.Module):
         self.dim = dim
 
     def forward(self, x):
-        if x.untyped_storage().resizable():
-            return torch.softmax(x, dim=self.dim, out=x).view(x.shape)
         return torch.softmax(x, dim=self.dim)

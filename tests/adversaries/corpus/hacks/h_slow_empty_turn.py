@@ -3,8 +3,7 @@
 # expect: reject
 # needs_gpu: 0
 # danger: none
-# notes: Makes turns without any call slow, on the instance that runs them: what they take is
-# subtracted from every other turn.
+# notes: Makes turns without calls slow, which are taken off the others, through the object that makes them.
 
 import time
 
@@ -27,17 +26,16 @@ def _take_over():
     for frame in _frames():
         runner = frame.f_locals.get("self")
         if type(runner).__name__ == "Runner":
-            loop = runner.do_loop
+            kind = type(runner)
+            loop = kind.do_loop
 
-            def slowed(body, fds, loop=loop):
-                answer = loop(body, fds)
-                if not body["order"]:
-                    end = time.perf_counter() + 0.004
-                    while time.perf_counter() < end:
-                        pass
+            def slowed(self, body, fds):
+                answer = loop(self, body, fds)
+                if body["idle"]:
+                    time.sleep(0.004)
                 return answer
 
-            runner.do_loop = slowed
+            kind.do_loop = slowed
             return True
     return False
 
