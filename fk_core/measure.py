@@ -55,6 +55,7 @@ class _Turn:
     gate: float
     wall: float
     calls: int
+    """Of a batch, with its prefix."""
 
     def believed(self, gate: float) -> float:
         """The gate's reading, as far as the baseline's own gates bear it out."""
@@ -167,10 +168,14 @@ class Stopwatch:
         order = frame.body["order"]
         layouts = max(3, self.t.layouts // 2) if order["block"] > _LARGE_BYTES else self.t.layouts
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
-        baseline = self.judge.ask("time", case=case.id, seeds=seeds, plain=self.t.plain_layouts).body
+        baseline = self.judge.ask("time", case=case.id, **self._captures(seeds)).body
         floor_us = None if self.cpu else self.judge.ask("floor", case=case.id).body["floor_us"]
         layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]
         return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), floor_us, layouts_of)
+
+    def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
+        """What both sides are told to capture."""
+        return {"seeds": seeds, "plain": self.t.plain_layouts, "prefix": self.t.prefix}
 
     def _prepare(self, laid: _Laid) -> _Prepared:
         """The candidate's side of a case."""
@@ -182,7 +187,7 @@ class Stopwatch:
         finally:
             frame.close_fds()
         claim = self.trial.ask(
-            order | {"seeds": laid.seeds, "plain": self.t.plain_layouts},
+            order | self._captures(laid.seeds),
             CaptureClaim,
             timeout_s=self.trial.settings.limits.build_s,
         )
@@ -293,8 +298,9 @@ class Stopwatch:
             raise _forged("a turn answered with another number of readings than were asked", p.timing.case.id)
         calls = p.layouts[layout].calls
         full, gate = statistics.fmean(turn.full_us) / calls, statistics.fmean(turn.gate_us) / calls
-        # The primed batches ran as long as the timed ones.
-        return _Turn(full, gate, wall_us / ((_PRIME + _TIMED) * calls), calls)
+        # The primed batches ran as long as the timed ones, and each began with the prefix.
+        ran = calls + min(self.t.prefix, calls // 4)
+        return _Turn(full, gate, wall_us / ((_PRIME + _TIMED) * ran), ran)
 
     def _conclude(self, timing: CaseTiming, rounds: list[_Round]) -> None:
         usable = _ratios(rounds)

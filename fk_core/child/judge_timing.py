@@ -45,7 +45,8 @@ class TimingDesk:
         if do == "timing":
             return self.open_case(body["case"], body["layouts"], body["batch_us"])
         if do == "time":
-            return self.job.runner.do_time(self._order(body) | {"seeds": body["seeds"], "plain": body["plain"]}, [])
+            more = {name: body[name] for name in ("seeds", "plain", "prefix")}
+            return self.job.runner.do_time(self._order(body) | more, [])
         if do == "turn":
             return self.job.runner.do_turn(body, [])
         if do == "eager":

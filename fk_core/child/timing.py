@@ -6,6 +6,9 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 ``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
 ``plain``  the calls alone on distinct cold slots
 
+With a prefix, ``full`` and ``gate`` begin with a few calls (or gates) before the first event: the first calls after a
+flush pay for their code and address translations, in each process differently. The events are nodes of the graph then.
+
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
 window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls, and the parent's clock
 times it.
@@ -32,6 +35,11 @@ _Event, _CUDAGraph, _Stream = torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda
 _record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 _synchronize = torch.cuda.synchronize
 _empty, _as_strided = torch.empty, torch.as_strided
+
+
+def _external() -> Any:
+    """An event that becomes a node of the graph that it is captured in, and is read after the replay."""
+    return _Event(enable_timing=True, external=True)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Layout:
     graphs: dict[str, Any] = field(default_factory=dict)
     slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
+    events: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Of the graphs that record their own: first and last event."""
 
 
 class NotCapturable(Exception):
@@ -164,7 +174,10 @@ class CaseTimer:
         forwards: list[Forward],
         *,
         sampled: tuple[str, ...] = (),
+        prefix: int = 0,
     ) -> None:
+        """``prefix``: calls before the first event, at most, and at most a quarter of the calls."""
+        self.prefix = prefix
         self.clock, self.arena, self.place, self.arguments = clock, arena, place, arguments
         self.forwards, self.sampled = forwards, sampled
         self.layouts: list[Layout] = []
@@ -199,6 +212,9 @@ class CaseTimer:
             if plain or not self.gate_copies:
                 self._fill(layout)
             views = [self._tensors(layout.slots[i]) for i in order]
+            prefix = min(self.prefix, calls // 4)
+            if prefix:
+                layout.events = {name: (_external(), _external()) for name in ("full", "gate")}
 
             def call(i: int) -> list[torch.Tensor]:
                 inputs = views[i]
@@ -208,25 +224,24 @@ class CaseTimer:
                     raise NotCapturable("an output is not contiguous, so that its memory can't be sampled")
                 return returned + [inputs[name] for name in self.sampled]
 
-            def both() -> list[list[torch.Tensor]]:
+            def batch(name: str, made: Callable[[int], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+                """Gates around what ``made`` gives for each call; a negative one is of the prefix."""
+                begin, end = layout.events.get(name, (None, None))
                 outs: list[list[torch.Tensor]] = []
-                for i in range(calls):
+                for i in range(-prefix, calls):
+                    if i == 0 and begin is not None:
+                        _record(begin, self.clock.stream)
                     # Nothing is behind the first gate: it samples its own slot, until the last one overwrites that.
-                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], outs[i - 1] if i else [])
-                    outs.append(call(i))
+                    behind = outs[-1] if outs else []
+                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
+                    outs.append(made(i))
                 self._gate(stream, order[0], sample_seed, layout.slots[order[0]], outs[-1], copy=False)
+                if end is not None:
+                    _record(end, self.clock.stream)
                 return outs
 
-            full, layout.outputs = self._capture(both)
-
-            def gates() -> None:
-                for i in range(calls):
-                    behind = layout.outputs[i - 1] if i else []
-                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
-                last = layout.outputs[calls - 1]
-                self._gate(stream, order[0], sample_seed, layout.slots[order[0]], last, copy=False)
-
-            gate, _ = self._capture(gates, full)
+            full, layout.outputs = self._capture(lambda: batch("full", call))
+            gate, _ = self._capture(lambda: batch("gate", lambda i: layout.outputs[i + prefix]), full)
             layout.graphs = {"full": full, "gate": gate}
             if plain:
                 layout.graphs["plain"], kept = self._capture(lambda: [call(i) for i in range(calls)], full)
@@ -292,6 +307,7 @@ class CaseTimer:
         names = {"gated": ("full", "gate"), "full": ("full",)}.get(kind, ("plain",))
         stream = clock.stream
         used: dict[str, list[Any]] = {name: [] for name in names}
+        read: dict[str, list[float]] = {name: [] for name in names}
         spare = iter(clock.events)
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
             _record(clock.span[0], stream)
@@ -301,15 +317,21 @@ class CaseTimer:
                         clock.flush(stream.cuda_stream)
                     if batch < prime:
                         layout.graphs[name].replay()
-                        continue
-                    start, end = next(spare)
-                    _record(start, stream)
-                    layout.graphs[name].replay()
-                    _record(end, stream)
-                    used[name].append((start, end))
+                    elif name in layout.events:
+                        layout.graphs[name].replay()
+                        stream.synchronize()  # the next replay records the same events
+                        read[name].append(_elapsed(*layout.events[name]) * 1e3)
+                    else:
+                        start, end = next(spare)
+                        _record(start, stream)
+                        layout.graphs[name].replay()
+                        _record(end, stream)
+                        used[name].append((start, end))
             _record(clock.span[1], stream)
             stream.synchronize()
-        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in pairs] for name, pairs in used.items()}
+        out: dict[str, Any] = {
+            f"{name}_us": read[name] + [_elapsed(a, b) * 1e3 for a, b in used[name]] for name in names
+        }
         out["span_us"] = _elapsed(*clock.span) * 1e3
         out["calls"] = layout.calls
         return out

@@ -1,0 +1,164 @@
+"""What one layout captures, and in which order: gates, calls and events, with everything of CUDA replaced by a log."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fk_core.child import timing
+from fk_core.child.timing import Argument, CaseTimer, Place
+
+CALLS = 16
+BLOCK = 256
+Log = list[tuple[Any, ...]]
+
+
+class Graph:
+    def __init__(self, log: Log, name: str) -> None:
+        self.log, self.name = log, name
+
+    def raw_cuda_graph(self) -> int:
+        return 0
+
+    def instantiate(self) -> None:
+        pass
+
+    def replay(self) -> None:
+        self.log.append(("replay", self.name))
+
+
+class Stage:
+    """A timer whose captures write down what they launch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, prefix: int) -> None:
+        self.log: Log = []
+        self.captured: dict[str, Log] = {}
+        self.names = iter(("full", "gate", "plain"))
+        stream = SimpleNamespace(cuda_stream=1, synchronize=lambda: self.log.append(("sync",)))
+        self.clock: Any = SimpleNamespace(
+            device=torch.device("cpu"),
+            stream=stream,
+            l2_bytes=1 << 20,
+            events=[("begin", n) for n in range(8)],
+            span=("first", "last"),
+            flush=lambda stream: self.log.append(("flush",)),
+            gate=SimpleNamespace(launch=self.gate),
+        )
+        monkeypatch.setattr(timing, "capture", self.capture)
+        monkeypatch.setattr(timing, "_record", lambda event, stream: self.log.append(("record", event)))
+        monkeypatch.setattr(timing, "_elapsed", lambda a, b: 0.5 if a == "first" else 0.25)
+        events = iter(range(100))
+        monkeypatch.setattr(timing, "_external", lambda: ("node", next(events)))
+        monkeypatch.setattr(timing.cudadrv, "graph_nodes", lambda graph: {"kernel": 1})
+        monkeypatch.setattr(timing.cudadrv, "graph_edges", lambda graph: (0, 0, 0))
+        monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+        arena: Any = SimpleNamespace(
+            memory=SimpleNamespace(address=0),
+            tensor=lambda at, shape, dtype: torch.full(shape, at // BLOCK, dtype=torch.uint8),
+        )
+        self.place = Place.at(0, BLOCK, CALLS)
+        argument = Argument("x", 0, (BLOCK,), torch.uint8)
+        forwards = [self.forward(copy) for copy in range(CALLS + CALLS // 2)]
+        self.timer = CaseTimer(self.clock, arena, self.place, [argument], forwards, prefix=prefix)
+
+    def forward(self, copy: int) -> Any:
+        def called(x: torch.Tensor) -> torch.Tensor:
+            self.log.append(("call", copy, x.data_ptr()))
+            return torch.zeros(BLOCK, dtype=torch.uint8)
+
+        return called
+
+    def gate(self, blocks: int, stream: int, *arguments: int) -> None:
+        pristine, slot, words, y0, _, _, _, _, row = arguments
+        self.log.append(("gate", pristine // BLOCK, slot, words, y0, row))
+
+    def capture(self, clock: Any, body: Any, pool_of: Any = None) -> tuple[Graph, Any]:
+        name = next(self.names)
+        self.log = []
+        result = body()
+        self.captured[name] = self.log
+        self.log = []
+        return Graph(self.log, name), result
+
+
+def made(monkeypatch: pytest.MonkeyPatch, *, prefix: int, plain: bool = True) -> tuple[Stage, dict[str, Any]]:
+    stage = Stage(monkeypatch, prefix=prefix)
+    return stage, stage.timer.add_layout(5, 77, plain=plain)
+
+
+@pytest.mark.parametrize("prefix", [0, 3])
+def test_gates_and_calls_alternate(monkeypatch: pytest.MonkeyPatch, prefix: int) -> None:
+    stage, told = made(monkeypatch, prefix=prefix)
+    log = [entry for entry in stage.captured["full"] if entry[0] != "record"]
+    assert [entry[0] for entry in log] == ["gate", "call"] * (told["calls"] + prefix) + ["gate"]
+    gates, calls = log[::2], log[1::2]
+    slots = told["order"][-prefix:] * bool(prefix) + told["order"]
+    assert [gate[1] for gate in gates[:-1]] == slots
+    for gate, call in zip(gates, calls, strict=False):
+        assert gate[2] == call[2], "a gate writes the input of the call behind it"
+        assert gate[3] == BLOCK // 4
+    assert gates[-1][3] == 0, "the last gate samples only"
+    samples = [(gate[5] - stage.place.samples) // (2 * timing.kernels.SAMPLES * 4) for gate in gates]
+    assert samples == [*slots, told["order"][0]]
+
+
+@pytest.mark.parametrize("prefix", [0, 3])
+def test_a_gate_samples_the_call_before_it(monkeypatch: pytest.MonkeyPatch, prefix: int) -> None:
+    stage, told = made(monkeypatch, prefix=prefix)
+    outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs[: told["calls"] + prefix]]
+    for name in ("full", "gate"):
+        gates = [entry for entry in stage.captured[name] if entry[0] == "gate"]
+        assert [gate[4] for gate in gates[1:]] == outputs
+        assert gates[0][4] == gates[0][2], "nothing is behind the first: it samples its own slot"
+    same = [[entry for entry in stage.captured[name] if entry[0] == "gate"] for name in ("full", "gate")]
+    assert same[0] == same[1], "both graphs have the same gates"
+
+
+def test_weight_copies_of_the_prefix_come_not_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, told = made(monkeypatch, prefix=3)
+    copies = [entry[1] for entry in stage.captured["full"] if entry[0] == "call"]
+    assert len(set(copies)) == len(copies) == told["calls"] + 3
+
+
+def test_events_stand_behind_the_prefix_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, _ = made(monkeypatch, prefix=3)
+    layout = stage.timer.layouts[0]
+    assert set(layout.events) == {"full", "gate"}
+    for name, each in (("full", 2), ("gate", 1)):
+        log = stage.captured[name]
+        places = [n for n, entry in enumerate(log) if entry[0] == "record"]
+        assert places == [3 * each, len(log) - 1]
+        assert tuple(log[n][1] for n in places) == layout.events[name]
+    assert not [entry for entry in stage.captured["plain"] if entry[0] == "record"]
+    assert len({event for pair in layout.events.values() for event in pair}) == 4
+
+
+def test_no_events_in_the_graph_without_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, _ = made(monkeypatch, prefix=0)
+    assert stage.timer.layouts[0].events == {}
+    assert not [entry for log in stage.captured.values() for entry in log if entry[0] == "record"]
+
+
+def test_a_short_batch_has_a_shorter_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, told = made(monkeypatch, prefix=100)
+    calls = [entry for entry in stage.captured["full"] if entry[0] == "call"]
+    assert len(calls) == told["calls"] + told["calls"] // 4
+
+
+@pytest.mark.parametrize(("prefix", "between"), [(0, ["record", "replay", "record"]), (3, ["replay", "sync"])])
+def test_a_turn(monkeypatch: pytest.MonkeyPatch, prefix: int, between: list[str]) -> None:
+    stage, told = made(monkeypatch, prefix=prefix)
+    log = stage.log = []
+    for graph in stage.timer.layouts[0].graphs.values():
+        graph.log = log
+    answer = stage.timer.turn(0, "gated", 1, 2)
+    assert answer["full_us"] == answer["gate_us"] == [250.0, 250.0]
+    assert (answer["span_us"], answer["calls"]) == (500.0, told["calls"])
+    primed, timed = ["flush", "replay"] * 2, ["flush", *between] * 4
+    assert [entry[0] for entry in log] == ["record", *primed, *timed, "record", "sync"]
+    assert [entry[1] for entry in log if entry[0] == "replay"] == ["full", "gate"] * 3
