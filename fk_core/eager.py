@@ -3,7 +3,8 @@
 Each turn calls every slot once, on values that the judge releases just before it: no result is known before its turn,
 and the candidate's process is asked for nothing between release and turn. Outputs are in shared memory when the turn
 ends. Behind each of the candidate's turns a few calls are drawn and judged: outputs, inputs, and the memory that was
-used. What turns take without any call is measured in the judge's process alone, and taken off both sides.
+used. What turns take without any call is measured in the judge's process alone, and taken off both sides. A candidate
+that works on several threads, or before its turn, is charged the CPU time that the kernel counted.
 """
 
 from __future__ import annotations
@@ -81,15 +82,20 @@ class EagerTimer:
         self.judge.ask("release", case=self.case, side="theirs" if side == CANDIDATE else "ours", slots=order)
 
     def _turn(self, side: Side, order: list[int], *, idle: bool = False) -> float:
-        """Seconds that this process's clock sees the calls take."""
+        """Seconds that this process's clock sees the calls take, or the CPU time of the candidate if that is more."""
         body = {"do": "loop", "case": self.case, "keep": self.random.randint(*_KEPT), "idle": False}
         warm = min(_WARM_CALLS, len(order) // 4)
         if warm:
             self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)]})
+        theirs = side == CANDIDATE
+        worked = self.trial.cpu_seconds() if theirs else 0.0
         self._release(side, order)
         began = time.perf_counter()
         self._ask(side, body | {"order": order, "idle": idle})
-        return time.perf_counter() - began
+        took = time.perf_counter() - began
+        # Whatever the candidate's processes did since the values were released counts, on any thread, before the turn
+        # as well as in it.
+        return max(took, self.trial.cpu_seconds() - worked) if theirs else took
 
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
         if side == CANDIDATE:

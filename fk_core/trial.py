@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fk_core.child import wire
+from fk_core.cpu_clock import cpu_seconds
 from fk_core.domain import EVERYTHING
 from fk_core.errors import Cancelled
 from fk_core.judge_session import JudgeSession
@@ -65,6 +66,10 @@ class Trial:
         self.on_gpu = not judge.desk.cpu
         self.detail: collections.defaultdict[str, float] = collections.defaultdict(float)
         """Seconds that the parent waited for the candidate, by what it was doing."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the candidate's processes until now, by the kernel's count."""
+        return cpu_seconds(self.child.pid)
 
     # -- talking ---------------------------------------------------------------------------------------------------
 

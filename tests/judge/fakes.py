@@ -67,6 +67,8 @@ class Side:
     bias_sd: float = 0.002
     capturable: bool = True
     empty_us: float = 40.0
+    threads: float = 0.9
+    """CPU seconds in each second of a loop."""
     slot_us: float = 1.0
     """What the harness itself takes for each call of a loop."""
     idle_us: float = 0.0
@@ -95,6 +97,7 @@ class Process:
         self.clock, self.side, self.rng = clock, side, rng
         self.layouts: dict[str, list[dict[str, Any]]] = {}
         self.asked: list[dict[str, Any]] = []
+        self.cpu_s = 0.0
         self.heard: Callable[[dict[str, Any]], None] = lambda body: None
 
     def capture(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +127,9 @@ class Process:
     def loop(self, body: dict[str, Any]) -> None:
         noise = 1 + self.rng.gauss(0.0, 0.003)
         calls = self.side.idle_us if body["idle"] else len(body["order"]) * self.side.eager_us * noise
-        self.clock.advance(self.side.empty_us + len(body["order"]) * self.side.slot_us + calls)
+        took = self.side.empty_us + len(body["order"]) * self.side.slot_us + calls
+        self.clock.advance(took)
+        self.cpu_s += took * 1e-6 * self.side.threads
 
 
 class FakeTrial:
@@ -139,6 +144,9 @@ class FakeTrial:
 
     def make(self, key: str) -> None:
         self.made.append(key)
+
+    def cpu_seconds(self) -> float:
+        return self.process.cpu_s
 
     def ask(
         self, body: dict[str, Any], claim: type[Claim], *, timeout_s: float | None = None, fds: tuple[int, ...] = ()

@@ -498,6 +498,29 @@ def test_every_timed_turn_is_judged_at_calls_drawn_afterwards(bench: Make) -> No
     assert len({slots[0] for _, slots in judged}) > 5
 
 
+def test_work_on_several_threads_is_charged(bench: Make) -> None:
+    made = bench(cpu=True, candidate=Side(eager_us=25.0, threads=2.0))
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert found.estimate.ratio < 0.55
+
+
+def test_work_before_the_turn_is_charged(bench: Make) -> None:
+    """Done between release and turn, where no clock runs: the kernel counted it."""
+    made = bench(cpu=True, candidate=Side(eager_us=1.0))
+    release = made.judge._answer
+
+    def answer(do: str, body: dict[str, Any]) -> Any:
+        if do == "release" and body["side"] == "theirs":
+            made.trial.process.cpu_s += len(body["slots"]) * 25e-6
+        return release(do, body)
+
+    made.judge._answer = answer  # type: ignore[method-assign]
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert found.estimate.ratio < 1.05
+
+
 def test_kept_outputs_vary(bench: Make) -> None:
     made = bench(cpu=True)
     made.run()
