@@ -10,7 +10,7 @@ c  baselines against themselves, planted 3%
 Each part runs in a process of its own with a share of the time. Every step is on disk in FOLDER before the next one
 begins; a later call with the same FOLDER goes on where this one ended. ``--libraries`` is a directory with production
 kernel libraries (vLLM, Liger) that only parts c and e see. ``--pack`` keeps an archive of FOLDER up to date. Exits
-with 1 if anything failed. docs/gpu-runs.md has the commands.
+with 1 if anything failed or the run was stopped. docs/gpu-runs.md has the commands.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     out = options.out.absolute()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + options.budget_s
+    stopped = False
     try:
         with _stoppable():
             parts = chosen(options.parts)
@@ -57,10 +58,11 @@ def main(argv: list[str] | None = None) -> int:
                 _run(part, seconds, out, options)
                 _keep(out, options.pack)
     except (Stopped, KeyboardInterrupt):
+        stopped = True
         print("stopped; what was found is in", out, flush=True)
     _keep(out, options.pack)
     print(summary.text(out), flush=True)
-    return 1 if summary.failed(out) else 0
+    return 1 if stopped or summary.failed(out) else 0
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

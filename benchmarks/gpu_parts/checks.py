@@ -17,7 +17,9 @@ def main(argv: list[str] | None = None) -> None:
     child_graphs(ctx)
     records = record.latest(ctx.rows())
     for found in findings.derive(records, record.read(ctx.out / record.REPORTS), logs(ctx.out)):
-        ctx.add(found.step, found.ok, **findings.as_detail(found))
+        # Cheats that only a GPU can show pass on a CPU.
+        ok = None if ctx.dry and found.step.endswith("is rejected") else found.ok
+        ctx.add(found.step, ok, **findings.as_detail(found))
 
 
 def child_graphs(ctx: Context) -> None:
