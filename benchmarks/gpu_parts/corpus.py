@@ -22,13 +22,14 @@ from tests.adversaries.submit_all import ONE_CASE
 from tests.adversaries.test_corpus import PATIENT, QUICK, _none_left
 
 TOTAL_S = 240.0
+BROKE_DOWN = (Outcome.CRASHED, Outcome.BUILD_FAILED, Outcome.CONTRACT_BROKEN, Outcome.TIMED_OUT)
 FEW = ("h_ignore_weight.py", "h_capture_skip_last.py", "ok_softmax_plain.py", "h_none_output.py")
 """What a dry run submits."""
 
 
 def main(argv: list[str] | None = None) -> None:
     ctx = begin("b", argv)
-    done = {name for name, row in ctx.done().items() if row["ok"]}
+    done = {name for name, row in ctx.done().items() if row["ok"] is not False}
     todo = [entry for entry in wanted(ctx.dry) if entry.path.name not in done]
     with contextlib.ExitStack() as stack:
         desks = Desks(stack)
@@ -94,9 +95,12 @@ def submit(ctx: Context, desks: Desks, entry: Entry) -> None:
     # A judge keeps its context, so as many processes are there as harnesses.
     settled, after = look.settled(device, before, len(desks))
     strays = _none_left(harness.settings)
+    ok: bool | None = not why and settled and not strays
+    if ok and entry.needs_gpu and entry.kind != "crash" and report.outcome in BROKE_DOWN:
+        ok, why = None, ["rejected because it broke down, which may be the file's own fault: look at it"]
     ctx.add(
         entry.path.name,
-        (not why and settled and not strays) or (None if ctx.dry and entry.needs_gpu else False),
+        None if ctx.dry and entry.needs_gpu else ok,
         kind=entry.kind,
         needs_gpu=entry.needs_gpu,
         expect=entry.expect,

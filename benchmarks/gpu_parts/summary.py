@@ -30,13 +30,27 @@ def text(out: Path) -> str:
             f"{letter} {part.name:20s} {count[True]:4d} {count[False]:6d} {count[None]:6d} {spent:8.1f} "
             f"{(whole or {}).get('why', '')[-200:]}".rstrip()
         )
+    said += corpus(list(latest.values()))
     said += ["", *aa_figures.lines(record.read(out / record.AA_ROWS))]
     for letter in ("e", "d", "g"):
         rows = [row for (one, step), row in latest.items() if one == letter and step != "part"]
         said += ["", *(_line(row, 260) for row in rows)] if rows else []
     bad = [row for row in latest.values() if row["ok"] is False and row["part"] in "abcf"]
+    bad += [row for row in latest.values() if row["ok"] is None and row.get("needs_gpu") and row.get("why")]
     said += ["", *(_line(row, 420) for row in bad[:25])] if bad else []
     return "\n".join(said)
+
+
+def corpus(rows: list[record.Row]) -> list[str]:
+    """How many of each kind of file got the verdict that they must get."""
+    files = [row for row in rows if row["part"] == "b" and "expect" in row]
+    kinds = {
+        "honest": [row for row in files if row["expect"] == "accept"],
+        "cheats that need a GPU": [row for row in files if row["expect"] != "accept" and row["needs_gpu"]],
+        "other cheats": [row for row in files if row["expect"] != "accept" and not row["needs_gpu"]],
+    }
+    told = [f"{name} {sum(row['ok'] is True for row in found)} of {len(found)}" for name, found in kinds.items()]
+    return [f"corpus, right of those run: {', '.join(told)}"] if files else []
 
 
 def _line(row: record.Row, width: int) -> str:

@@ -263,6 +263,18 @@ def test_a_summary_names_what_failed(tmp_path: Path) -> None:
     assert [row["step"] for row in summary.failed(tmp_path)] == ["h_x.py"]
 
 
+def test_a_summary_counts_the_corpus(tmp_path: Path) -> None:
+    for name, ok, expect, needs_gpu in (
+        ("ok_a.py", True, "accept", False),
+        ("ok_b.py", False, "accept", False),
+        ("h_a.py", True, "reject", True),
+        ("h_b.py", None, "reject", True),
+        ("h_c.py", True, "reject_or_no_gain", False),
+    ):
+        record.add(tmp_path, "b", name, ok, expect=expect, needs_gpu=needs_gpu)
+    assert "honest 1 of 2, cheats that need a GPU 1 of 2, other cheats 1 of 1" in summary.text(tmp_path)
+
+
 def test_parts_without_time_are_on_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = on_gpu.main(["--out", str(tmp_path / "out"), "--budget-s", "5", "--parts", "e,g", "--dry"])
     assert code == 0
