@@ -124,6 +124,8 @@ def _environment(part: Part, options: argparse.Namespace) -> dict[str, str]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a part and what it started; candidates end by themselves when their harness does."""
     for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
