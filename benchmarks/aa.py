@@ -12,6 +12,7 @@ often the planted change was seen.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -51,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(options.rows or f"{temporary}/aa.jsonl")
         if not options.show_only:
-            with Harness() as harness:
-                collect(harness, options, path, time.monotonic() + options.seconds)
+            with contextlib.ExitStack() as stack:
+                collect(Desks(stack), options, path, time.monotonic() + options.seconds)
         rows = record.read(path)
     for line in aa_figures.lines(rows, cases=True):
         print(line)
@@ -76,10 +77,26 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+class Desks:
+    """A harness, and so a judge, for each production library and one for torch: importing such a library may change
+    what torch.compile makes of the same operator, and then its two sides would differ."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._made: dict[str, Harness] = {}
+
+    def harness(self, name: str = "") -> Harness:
+        library = name if name and provider(name).libraries else ""
+        if library not in self._made:
+            self._made[library] = self._stack.enter_context(Harness())
+        return self._made[library]
+
+
 def collect(
-    harness: Harness, options: argparse.Namespace, path: Path, until: float, kept: Kept = lambda step, report: None
+    desks: Desks, options: argparse.Namespace, path: Path, until: float, kept: Kept = lambda step, report: None
 ) -> bool:
     """Run what is missing, round by round, until it is there or the time is over; says whether all is there."""
+    harness = desks.harness()
     device = harness.device(options.device)
     floor = harness.floors.of(device)
     print(f"device {device.name} {device.driver}, floor in use {100 * floor:.2f}%", flush=True)
@@ -93,7 +110,7 @@ def collect(
         if time.monotonic() + _needed(step, there) > until:
             late.add(step)
             continue
-        row, report = run(harness, device, step, done[step], options)
+        row, report = run(desks, device, step, done[step], options)
         record.append(path, row)
         there.append(row)
         kept(f"{step.kind} {step.op} {step.provider or step.side} {done[step]}", report)
@@ -134,9 +151,10 @@ def next_step(wanted: dict[Step, int], done: dict[Step, int]) -> Step | None:
 
 
 def run(
-    harness: Harness, device: Device, step: Step, number: int, options: argparse.Namespace
+    desks: Desks, device: Device, step: Step, number: int, options: argparse.Namespace
 ) -> tuple[record.Row, ValidateReport]:
     began = time.monotonic()
+    harness = desks.harness(step.provider if step.kind == "aa" else options.planted_provider)
     if step.kind == "aa":
         report = run_twin(harness, step.op, device=device, cases=options.cases, provider=step.provider)
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from benchmarks import aa, aa_figures
 from benchmarks.gpu_parts import record
 from benchmarks.gpu_parts.context import Context, begin
-from fk_core.harness import Harness
 
 FULL = ["--runs", "10", "--planted", "20", "--providers", "all", "--planted-provider", "torch_eager"]
 DRY = ["--runs", "1", "--planted", "1", "--ops", "softmax", "--cases", "quick"]
@@ -17,10 +17,9 @@ def main(argv: list[str] | None = None) -> None:
     ctx = begin("c", argv)
     options = aa.arguments(DRY if ctx.dry else FULL)
     path = ctx.out / record.AA_ROWS
-    with Harness() as harness:
-        complete = aa.collect(
-            harness, options, path, time.monotonic() + ctx.left() - 5, kept=lambda step, report: ctx.keep(step, report)
-        )
+    with contextlib.ExitStack() as stack:
+        until = time.monotonic() + ctx.left() - 5
+        complete = aa.collect(aa.Desks(stack), options, path, until, kept=ctx.keep)
     judge(ctx, record.read(path), complete=complete)
 
 
