@@ -233,6 +233,7 @@ class Stopwatch:
             how(p)
             reasons = self.throttled()
             if reasons:
+                p.timing = p.timing.fresh()
                 how(p)
                 again = self.throttled()
                 held = f"clocks were held down ({', '.join(reasons)})"

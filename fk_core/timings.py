@@ -27,3 +27,8 @@ class CaseTiming:
     capture_reason: str = ""
     programmatic: bool = False
     notes: list[str] = field(default_factory=list)
+
+    def fresh(self) -> CaseTiming:
+        """The same case before it was timed: what is known of its captures and its floor stays."""
+        kept = ("case", "floor_us", "capturable", "capture_reason", "programmatic")
+        return CaseTiming(**{name: getattr(self, name) for name in kept})

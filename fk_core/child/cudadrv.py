@@ -14,6 +14,7 @@ _ALLOCATION_PINNED = 1
 _LOCATION_DEVICE = 1
 _ACCESS_READ_WRITE = 3
 _LIMIT_PERSISTING_L2 = 0x06
+_UNSUPPORTED_LIMIT = 215
 
 NODE_KINDS = {
     0: "kernel",
@@ -175,27 +176,56 @@ def copy(target: int, source: int, size: int, stream: int) -> None:
 def graph_nodes(graph: int) -> dict[str, int]:
     """How many nodes of each kind a captured ``cudaGraph_t`` has, with those of the child graphs (kind ``graph``)."""
     lib = driver()
-    count = c.c_size_t()
-    check(lib.cuGraphGetNodes(c.c_void_p(graph), None, c.byref(count)), "count graph nodes")
-    nodes = (c.c_void_p * max(1, count.value))()
-    if count.value:
-        check(lib.cuGraphGetNodes(c.c_void_p(graph), nodes, c.byref(count)), "list graph nodes")
     kinds: dict[str, int] = {}
-    for node in nodes[: count.value]:
+    for node in _nodes(graph):
         kind = c.c_int()
         check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
         name = NODE_KINDS.get(kind.value, f"kind {kind.value}")
         kinds[name] = kinds.get(name, 0) + 1
         if name == "graph":
-            child = c.c_void_p()
-            check(lib.cuGraphChildGraphNodeGetGraph(c.c_void_p(node), c.byref(child)), "child graph")
-            for inner, number in graph_nodes(child.value or 0).items():
+            for inner, number in graph_nodes(_child(node)).items():
                 kinds[inner] = kinds.get(inner, 0) + number
     return kinds
 
 
+def _nodes(graph: int) -> list[int]:
+    lib = driver()
+    count = c.c_size_t()
+    check(lib.cuGraphGetNodes(c.c_void_p(graph), None, c.byref(count)), "count graph nodes")
+    nodes = (c.c_void_p * max(1, count.value))()
+    if count.value:
+        check(lib.cuGraphGetNodes(c.c_void_p(graph), nodes, c.byref(count)), "list graph nodes")
+    return [node or 0 for node in nodes[: count.value]]
+
+
+def _child(node: int) -> int:
+    """The graph of a node of kind ``graph``."""
+    child = c.c_void_p()
+    check(driver().cuGraphChildGraphNodeGetGraph(c.c_void_p(node), c.byref(child)), "child graph")
+    return child.value or 0
+
+
+def _child_graphs(graph: int) -> list[int]:
+    lib = driver()
+    found = []
+    for node in _nodes(graph):
+        kind = c.c_int()
+        check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
+        if NODE_KINDS.get(kind.value) == "graph":
+            found.append(_child(node))
+    return found
+
+
 def graph_edges(graph: int) -> tuple[int, int, int]:
-    """Edges of a captured graph: (all, programmatic ones as PDL makes, nodes with more than one way in or out)."""
+    """Edges of a captured graph and its child graphs: (all, programmatic ones as PDL makes, nodes with more than one
+    way in or out).
+    """
+    parts = [_edges(graph), *(graph_edges(child) for child in _child_graphs(graph))]
+    total, programmatic, forks = (sum(column) for column in zip(*parts, strict=True))
+    return total, programmatic, forks
+
+
+def _edges(graph: int) -> tuple[int, int, int]:
     lib = driver()
     count = c.c_size_t()
     # Before CUDA 12.3 edges have no data, and there is no programmatic one.
@@ -222,5 +252,8 @@ def graph_edges(graph: int) -> tuple[int, int, int]:
 def reset_persisting_l2() -> None:
     """Turn lines that were marked persisting back to normal, and take the set-aside away."""
     lib = driver()
+    status = lib.cuCtxSetLimit(c.c_int(_LIMIT_PERSISTING_L2), c.c_size_t(0))
+    if status == _UNSUPPORTED_LIMIT:
+        return  # before Ampere nothing persists
+    check(status, "limit persisting L2")
     check(lib.cuCtxResetPersistingL2Cache(), "reset persisting L2")
-    check(lib.cuCtxSetLimit(c.c_int(_LIMIT_PERSISTING_L2), c.c_size_t(0)), "limit persisting L2")

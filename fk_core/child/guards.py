@@ -75,7 +75,7 @@ def checkpoint(where: str) -> list[Finding]:
 class Guards:
     """Watches one candidate file. Make and arm it before the file is imported; it cannot be taken off again."""
 
-    __slots__ = ("_audit", "_loaded", "_origins", "_standing", "_table")
+    __slots__ = ("_allowed", "_audit", "_loaded", "_origins", "_standing", "_table")
 
     def __init__(
         self,
@@ -90,6 +90,7 @@ class Guards:
         self._audit = Audit(
             self._origins, scratch=scratch, forbidden=list(forbidden), policy=list(policy), allow=list(allow)
         )
+        self._allowed = frozenset(allow)
         self._table: Table | None = None
         self._standing: Standing | None = None
         self._loaded: frozenset[str] = frozenset()
@@ -98,7 +99,7 @@ class Guards:
         """Remember what everything is like, then start to listen."""
         self._audit.listen(CHECKPOINT, self._answer)
         self._audit.arm()
-        self._table = Table()
+        self._table = Table(self._allowed)
         self._standing = Standing()
         self._loaded = frozenset(sys.modules)
 

@@ -126,9 +126,10 @@ class _Namespace:
 
 
 class Table:
-    """What the protected namespaces held when the table was made."""
+    """What the protected namespaces held when the table was made. Packages in ``allowed`` may replace functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: frozenset[str] = frozenset()) -> None:
+        self.allowed = allowed
         modules = {name: sys.modules[name] for name in _MODULES if name in sys.modules}
         modules |= {name: module for name, module in list(sys.modules.items()) if name.startswith(_OWN)}
         classes: dict[int, tuple[str, type]] = {}
@@ -158,7 +159,7 @@ class Table:
             now = vars(space.owner)
             for name, value in space.values.items():
                 current = now.get(name, _Missing)
-                if current is not value and not _harmless(value, current, origins):
+                if current is not value and not self._harmless(value, current, origins):
                     found.append(_replaced(f"{space.label}.{name}", value, current, origins))
             for name, (function, inner) in space.inner.items():
                 current_inner = _inside(function)
@@ -171,6 +172,12 @@ class Table:
             if len(now) != len(space.names) or not space.names.issuperset(now):
                 found += _hiding(space, now, origins)
         return found
+
+    def _harmless(self, before: Any, after: Any, origins: Origins) -> bool:
+        if _harmless(before, after, origins):
+            return True
+        package = str(getattr(after, "__module__", "")).partition(".")[0]
+        return package in self.allowed and origins.of_value(after) == "library"
 
 
 _INSTEAD = "leave the functions of other modules alone; call your own under a name of its own"

@@ -13,8 +13,10 @@ from typing import Any
 _HARNESS = os.path.dirname(os.path.dirname(abspath(__file__))) + os.sep
 
 
-def library_roots() -> tuple[str, ...]:
-    """Folders of installed packages, ending in a separator."""
+def library_roots(candidate_file: str = "") -> tuple[str, ...]:
+    """Folders of installed packages, ending in a separator: also those that only ``sys.path`` names, but for folders
+    that the candidate's file lies in.
+    """
     places = [*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     places += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     places += [
@@ -22,7 +24,11 @@ def library_roots() -> tuple[str, ...]:
         for m in ("torch", "triton")
         if m in sys.modules
     ]
-    return tuple({form(place) + os.sep for place in places for form in (abspath, realpath)})
+    stdlib = stdlib_roots()
+    places += [entry for entry in sys.path if os.path.isdir(entry) and not (abspath(entry) + os.sep).startswith(stdlib)]
+    found = {form(place) + os.sep for place in places for form in (abspath, realpath)}
+    own = (abspath(candidate_file), realpath(candidate_file))
+    return tuple(place for place in found if not any(path.startswith(place) for path in own) and place not in stdlib)
 
 
 def stdlib_roots() -> tuple[str, ...]:
@@ -35,7 +41,7 @@ class Origins:
 
     def __init__(self, candidate_file: str) -> None:
         self.candidate = candidate_file
-        self.libraries = (*library_roots(), _HARNESS)
+        self.libraries = (*library_roots(candidate_file), _HARNESS)
         self.stdlib = stdlib_roots()
         names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
         folders = [os.environ.get(name, "") for name in names]

@@ -235,8 +235,9 @@ class Runner:
                 timer.drop()
                 torch.cuda.synchronize()
                 return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
-            # Nothing of the candidate's Python runs between here and the last turn.
-            cudadrv.reset_persisting_l2()
+            finally:
+                # Where it could be captured, nothing of the candidate's Python runs between here and the last turn.
+                cudadrv.reset_persisting_l2()
         return {"capturable": True, "layouts": layouts}
 
     def _laid(self, body: dict[str, Any]) -> tuple[Arena, Place, list[Argument]]:

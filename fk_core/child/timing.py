@@ -17,6 +17,7 @@ times it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ Forward = Callable[..., Any]
 _Event, _CUDAGraph, _Stream = torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda.Stream
 _record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 _synchronize = torch.cuda.synchronize
+_end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
+_release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _empty, _as_strided = torch.empty, torch.as_strided
 
 
@@ -139,22 +142,46 @@ def capture(clock: DeviceClock, body: Callable[[], Any], pool_of: Any = None) ->
     graph = _CUDAGraph(keep_graph=True)
     stream = clock.stream
     stream.wait_stream(torch.cuda.current_stream(clock.device))
-    with torch.cuda.stream(stream):
-        pool = None if pool_of is None else pool_of.pool()
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            result = body()
-        except BaseException as error:
-            with contextlib.suppress(Exception):  # the capture is void already
+    pool = torch.cuda.graph_pool_handle() if pool_of is None else pool_of.pool()
+    collecting = gc.isenabled()
+    gc.disable()  # a finalizer that waits for the device would void the capture
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                result = body()
+            except BaseException as error:
+                with contextlib.suppress(Exception):  # the capture is void already
+                    graph.capture_end()
+                _give_up(clock.device, pool)
+                raise NotCapturable(f"{type(error).__name__}: {error}"[:400]) from error
+            try:
                 graph.capture_end()
-            raise NotCapturable(f"{type(error).__name__}: {error}"[:400]) from error
-        try:
-            graph.capture_end()
-        except Exception as error:
-            text = str(error)
-            raise NotCapturable(text[:400], unjoined="unjoined" in text.lower()) from error
+            except Exception as error:
+                _give_up(clock.device, pool)
+                text = str(error)
+                raise NotCapturable(text[:400], unjoined="unjoined" in text.lower()) from error
+    finally:
+        if collecting:
+            gc.enable()
     torch.cuda.current_stream(clock.device).wait_stream(stream)
     return graph, result
+
+
+def _give_up(device: torch.device, pool: Any) -> None:
+    """End what a failed capture began. Up to torch 2.11 ``capture_end`` raises before it takes the allocator and the
+    default generator out of capture, and nothing does so later.
+    """
+    index = device.index or 0
+    if _end_allocate is None or _release_pool is None:
+        return
+    try:
+        _end_allocate(index, pool)
+    except RuntimeError:  # it was ended: this torch does so itself
+        return
+    _release_pool(index, pool)
+    generator = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
 
 
 class CaseTimer:

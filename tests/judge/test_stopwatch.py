@@ -165,6 +165,35 @@ def test_descriptors_are_closed(bench: Make) -> None:
     assert not [fd for fd in made.judge.given_fds if is_open(fd)]
 
 
+def test_a_throttled_case_is_timed_again_from_nothing(bench: Make) -> None:
+    """What the first pass found or failed to find is in no figure; that it happened is noted."""
+    made = bench(candidate=Side(us=20.0))
+    held = iter([("thermal",), ()])
+    plain, slow = made.trial.process.turn, 2
+
+    def turn(body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = plain(body)
+        if slow and body["kind"] == "gated":
+            answer["full_us"] = [0.9 * gate for gate in answer["gate_us"]]
+        return answer
+
+    made.trial.process.turn = turn  # type: ignore[method-assign]
+
+    def first_is_over() -> tuple[str, ...]:
+        nonlocal slow
+        slow = 0
+        return next(held)
+
+    made.stopwatch.throttled = first_is_over
+    (found,) = made.run()
+    assert found.reason == ""
+    assert found.estimate is not None
+    assert found.estimate.ratio == pytest.approx(0.5, rel=0.02)
+    assert [note for note in found.notes if "clocks were held down (thermal); timed again" in note]
+    assert found.floor_us == 1.0
+    assert found.capturable is True
+
+
 # -- cancelled, too short ----------------------------------------------------------------------------------------------
 
 

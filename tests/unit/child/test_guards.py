@@ -155,18 +155,33 @@ WARNED: dict[str, tuple[str, str]] = {
 }
 
 
+_LIBRARY = """
+import socket, torch
+
+def set_stream(stream):
+    pass
+
+def prepare():
+    socket.socket(socket.AF_INET).close()
+    torch.cuda.set_stream = set_stream
+"""
+"""What a production library does while it starts: looks at the network, replaces a function of torch."""
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     forbidden = tmp_path_factory.mktemp("harness_home")
     (forbidden / "secret.txt").write_text("the answer", encoding="utf-8")
-    packages = tmp_path_factory.mktemp("site") / "site-packages"
-    for name in ("flash_attn", "allowed_kernels"):
+    # Not called site-packages: a folder that only PYTHONPATH names holds libraries, too.
+    packages = tmp_path_factory.mktemp("libraries")
+    for name in ("flash_attn", "allowed_kernels", "other_kernels"):
         (packages / name).mkdir(parents=True)
-        (packages / name / "__init__.py").write_text("kernel = 1\n", encoding="utf-8")
+        (packages / name / "__init__.py").write_text(_LIBRARY, encoding="utf-8")
     snippets = {name: source for name, (_, source) in {**CAUGHT, **WARNED}.items()} | LEFT_ALONE
     snippets["policy"] = "import flash_attn"
     snippets["policy_read"] = f"open({str(packages)!r} + '/flash_attn/__init__.py').read()"
-    snippets["policy_allowed"] = "import allowed_kernels"
+    snippets["policy_allowed"] = "import allowed_kernels\nallowed_kernels.prepare()"
+    snippets["patched_by_another"] = "import other_kernels\nother_kernels.prepare()"
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(packages)]),
@@ -223,6 +238,7 @@ def test_production_libraries_are_a_matter_of_policy(seen: dict[str, dict[str, A
     assert "flash_attn" in seen["policy"]["findings"][0]["what"]
     assert _of(seen["policy_read"], "policy") == ["baseline_call"]
     assert seen["policy_allowed"]["findings"] == []
+    assert "patched_function" in _of(seen["patched_by_another"], "reject")
 
 
 def test_the_cost_is_printed(seen: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
