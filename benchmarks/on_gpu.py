@@ -5,7 +5,7 @@
 e  a plain Triton RMSNorm against the strongest installed baseline    d  the round trip of an agent
 a  tests/gpu                                                          f  kill -9 at random instants
 b  the corpus                                                         g  checks on what the others left
-c  baselines against themselves, planted 3%
+c  baselines against themselves, planted 3%                           h  a prefix of calls before the first event
 
 Each part runs in a process of its own with a share of the time. Every step is on disk in FOLDER before the next one
 begins; a later call with the same FOLDER goes on where this one ended. ``--libraries`` is a directory with production
@@ -69,7 +69,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget-s", type=float, default=560.0)
-    parser.add_argument("--parts", default="e,a,b,c,d,f,g")
+    parser.add_argument("--parts", default="e,a,b,h,c,d,f,g")
     parser.add_argument("--libraries", default="")
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--home", type=Path, default=Path("/var/tmp/fk-on-gpu"), help="journal and caches, kept")
