@@ -25,7 +25,7 @@ def read_candidate(path: Path, limit_bytes: int) -> str:
     if len(raw) > limit_bytes:
         raise BadSource(f"{os.fspath(path)!r} is larger than {limit_bytes} bytes", hint="Candidates are source text")
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadSource(
             f"{os.fspath(path)!r} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}",

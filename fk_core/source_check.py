@@ -7,7 +7,10 @@ can't be known from the text (decorated, inherited, assigned) is left to the pro
 from __future__ import annotations
 
 import ast
+import codecs
 import inspect
+import io
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +39,7 @@ def check_source(
 
     ``cases`` are those whose constructions and calls must bind; by default all of the task, of both devices.
     """
-    unreadable = _readable(text, max_bytes)
+    unreadable = _readable(text, max_bytes) or _declares_utf8(text)
     if unreadable is not None:
         return [unreadable]
     try:
@@ -73,6 +76,34 @@ def _readable(text: str, max_bytes: int) -> Problem | None:
         line = text.count("\n", 0, text.index("\0")) + 1
         return Problem(Outcome.BUILD_FAILED, f"line {line} holds a NUL character", line, text=False)
     return None
+
+
+def _declares_utf8(text: str) -> Problem | None:
+    """What is wrong with the file's ``# coding:`` line: the text is UTF-8, and Python would read it as something else.
+
+    Also where all is ASCII: in some encodings a comment decodes into code.
+    """
+    # As Python's own reader does; the one of tokenize takes a lone carriage return for a part of the line.
+    lines = io.BytesIO(text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8"))
+    line = 0
+
+    def read() -> bytes:
+        nonlocal line
+        line += 1
+        return lines.readline()
+
+    try:
+        encoding, _ = tokenize.detect_encoding(read)
+        if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
+            return None
+        said = f"line {line} declares the encoding {encoding}"
+    except SyntaxError as error:
+        said = f"line {line}: {error.msg}"
+    return Problem(
+        Outcome.BUILD_FAILED,
+        f"{said}; candidates are read as UTF-8: remove the coding line, and save the file as UTF-8",
+        line,
+    )
 
 
 def _classes(spec: TaskSpec, tree: ast.Module, cases: Sequence[CaseSpec]) -> Iterator[Problem]:
@@ -122,14 +153,42 @@ def _module_names(body: Sequence[ast.stmt]) -> tuple[dict[str, ast.ClassDef], se
 def _binds(spec: TaskSpec, node: ast.ClassDef, cases: Sequence[CaseSpec]) -> Iterator[Problem]:
     if node.decorator_list or node.keywords:
         return
-    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
     assigned = {name.id for item in node.body for name in ast.walk(item) if isinstance(name, ast.Name)}
+    # A method whose name is bound once more may be wrapped into another.
+    yield from _suspended(node.name, [method for name, method in methods.items() if name not in assigned])
     plain = bool(node.bases) and all(ast.unparse(base) in PLAIN_BASES for base in node.bases)
     for method in ("__init__", "forward"):
         if method in methods and not methods[method].decorator_list:
             yield from _calls(spec, node.name, methods[method], cases)
         elif method not in methods and plain and method not in assigned and "__call__" not in methods:
             yield from _absent(spec, node, method, cases)
+
+
+def _suspended(class_name: str, methods: Sequence[ast.FunctionDef | ast.AsyncFunctionDef]) -> Iterator[Problem]:
+    """Methods that give a coroutine or a generator when they are called, instead of doing what they say."""
+    for method in methods:
+        if method.name not in ("__init__", "forward", "__call__") or method.decorator_list:
+            continue
+        name, yielding = f"{class_name}.{method.name}", _first_yield(method)
+        if isinstance(method, ast.AsyncFunctionDef):
+            text = f"{name} is `async def`: a call only gives a coroutine. Write `def {method.name}`"
+            yield Problem(Outcome.CONTRACT_BROKEN, text, method.lineno)
+        elif yielding is not None:
+            text = f"{name} is a generator (`yield` in line {yielding.lineno}): a call runs nothing. Use `return`"
+            yield Problem(Outcome.CONTRACT_BROKEN, text, yielding.lineno)
+
+
+def _first_yield(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
+    """The first ``yield`` of a function itself, not of one that is defined in it."""
+    todo: list[ast.AST] = list(reversed(function.body))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo.extend(reversed(list(ast.iter_child_nodes(node))))
+    return None
 
 
 def _absent(spec: TaskSpec, node: ast.ClassDef, method: str, cases: Sequence[CaseSpec]) -> Iterator[Problem]:
@@ -141,7 +200,9 @@ def _absent(spec: TaskSpec, node: ast.ClassDef, method: str, cases: Sequence[Cas
         yield Problem(Outcome.CONTRACT_BROKEN, text, node.lineno)
 
 
-def _calls(spec: TaskSpec, class_name: str, function: ast.FunctionDef, cases: Sequence[CaseSpec]) -> Iterator[Problem]:
+def _calls(
+    spec: TaskSpec, class_name: str, function: ast.FunctionDef | ast.AsyncFunctionDef, cases: Sequence[CaseSpec]
+) -> Iterator[Problem]:
     signature = _signature(function.args)
     told: set[str] = set()
     for case in cases:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fk_core.records.base import Number, Record
 
@@ -212,10 +212,13 @@ class ValidateReport(Record):
     """The last output of the candidate's process, quoted, never an instruction."""
 
 
+_MARK = "\ufeff"
+
+
 class ValidateRequest(Record):
     op: str
     source: str
-    """Text of the candidate file."""
+    """Text of the candidate file, without the byte order mark that it may begin with, as Python reads a file."""
     path: str = ""
     """Where the text came from, for messages only."""
     cases: str = "default"
@@ -227,6 +230,12 @@ class ValidateRequest(Record):
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, or a GPU index or UUID."""
     client: str = ""
+
+    @field_validator("source")
+    @classmethod
+    def _without_mark(cls, text: str) -> str:
+        # Of two marks none is taken off: Python refuses such a file, and taking one off each time would hide that.
+        return text if text.startswith(2 * _MARK) else text.removeprefix(_MARK)
 
     def options(self) -> dict[str, Any]:
         """What besides source and machine decides the answer: part of the identity of a submission."""

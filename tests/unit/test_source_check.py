@@ -49,6 +49,20 @@ def test_stubs_have_no_problem() -> None:
         HEAD + "class RMSNorm(Base): ...\n",
         HEAD
         + "class RMSNorm(nn.Module):\n    def __init__(self, hidden_size, eps=1e-6): ...\n    forward = _forward\n",
+        # Wrapped, redefined, or with a generator inside.
+        norm().replace("def forward", "@awaited\n    async def forward"),
+        norm().replace("def forward", "async def forward") + "    forward = awaited(forward)\n",
+        norm().replace("def forward", "async def forward") + "    def forward(self, x, residual=None): ...\n",
+        norm() + "    async def close(self): ...\n    def rows(self):\n        yield 1\n",
+        norm().replace(
+            "residual=None): ...", "residual=None):\n        def rows():\n            yield x\n        return x"
+        ),
+        *(
+            f"{line}\n{norm()}"
+            for line in ("# coding: utf-8", "#!x\n# -*- coding: UTF8 -*-", "# vim: fileencoding=utf_8")
+        ),
+        norm() + "# coding: latin-1\n",
+        "x = 1\n# coding: latin-1\n" + norm(),
         HEAD + "globals()['RMSNorm'] = type('RMSNorm', (nn.Module,), {})\n",
         # No word is banned.
         norm() + "import os, ctypes, subprocess\nos.system('true')\neval('1')\n__import__('vllm')\n",
@@ -66,6 +80,26 @@ def test_what_may_be_right_is_let_through(spec: TaskSpec, text: str) -> None:
         (" \n", Outcome.BUILD_FAILED, "empty"),
         (norm() + "x = '\0'", Outcome.BUILD_FAILED, "line 6 holds a NUL"),
         (norm() + "x = '\ud800'", Outcome.BUILD_FAILED, r"line 6 holds a lone surrogate \(\\ud800\)"),
+        ("\ufeff\ufeff" + norm(), Outcome.BUILD_FAILED, "syntax error: line 1.*FEFF"),
+        ("# coding: latin-1\n" + norm(), Outcome.BUILD_FAILED, "line 1 declares the encoding iso-8859-1.*remove the"),
+        ("#!x\n# -*- coding: utf-7 -*-\n" + norm(), Outcome.BUILD_FAILED, "line 2 declares the encoding utf-7; .*UTF-8"),
+        ("\r# coding: unicode_escape\r" + norm(), Outcome.BUILD_FAILED, "line 2 declares the encoding unicode_escape"),
+        ("# coding: klingon\n" + norm(), Outcome.BUILD_FAILED, "line 1: unknown encoding: klingon; candidates are"),
+        (
+            norm().replace("def forward", "async def forward"),
+            Outcome.CONTRACT_BROKEN,
+            "RMSNorm.forward is `async def`.* Write `def forward`",
+        ),
+        (
+            norm(base="Base").replace("def __init__", "async def __init__"),
+            Outcome.CONTRACT_BROKEN,
+            "RMSNorm.__init__ is `async def`",
+        ),
+        (
+            norm().replace("residual=None): ...", "residual=None):\n        for row in x:\n            yield row"),
+            Outcome.CONTRACT_BROKEN,
+            r"RMSNorm.forward is a generator \(`yield` in line 7\)",
+        ),
         ("#" * (1 << 20) + "\n", Outcome.BUILD_FAILED, "1048577 bytes; at most 1048576"),
         (norm() + "def f(:\n", Outcome.BUILD_FAILED, "syntax error: line 6"),
         (norm().replace("def forward(self, x", "def forward(self, x, x"), Outcome.BUILD_FAILED, "duplicate argument"),
