@@ -8,7 +8,8 @@
     │   ├── BadPath             a path outside the allowed roots, or not there
     │   ├── UnknownAttempt      no such attempt id in the journal
     │   ├── UnknownDevice       the name of no device at all
-    │   └── UnknownJob          no such job id
+    │   ├── UnknownJob          no such job id
+    │   └── ForeignJob          a job that only another process can stop; carries whose it is
     ├── HarnessError            our fault (exit code 3)
     │   ├── ZygoteDied          the warm parent of the candidates is gone
     │   ├── JudgeDied           the trusted judge is gone
@@ -75,6 +76,10 @@ class UnknownAttempt(RequestError):
 
 class UnknownJob(RequestError):
     code = "unknown_job"
+
+
+class ForeignJob(RequestError):
+    code = "foreign_job"
 
 
 class HarnessError(FkError):

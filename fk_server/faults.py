@@ -20,6 +20,7 @@ ADVICE: dict[type[FkError], str] = {
     errors.BadPath: "Send the text in source instead, or set FK_ALLOWED_ROOTS for the server.",
     errors.UnknownAttempt: "Use an attempt_id that validate_kernel gave.",
     errors.UnknownJob: "Use a job_id that validate_kernel gave.",
+    errors.ForeignJob: "Call get_job to see how it stands.",
     errors.HarnessError: "This is not the candidate's fault. Call again once; if it comes back, run `fk doctor`.",
     errors.ZygoteDied: "This is not the candidate's fault. Call again: it is started anew.",
     errors.JudgeDied: "This is not the candidate's fault. Call again: it is started anew.",

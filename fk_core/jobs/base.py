@@ -19,6 +19,16 @@ class Attempt(Protocol):
         """Not finished, and the process that runs it is alive."""
         ...
 
+    @property
+    def pid(self) -> int:
+        """The process that runs it, or ran it; 0 where that is not known."""
+        ...
+
+    @property
+    def client(self) -> str:
+        """Who asked for it."""
+        ...
+
 
 class Attempts(Protocol):
     """The journal, as far as jobs read it."""

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fk_core.errors import Cancelled, FkError, HarnessError, JournalError, UnknownJob
+from fk_core.errors import Cancelled, FkError, ForeignJob, HarnessError, JournalError, UnknownJob
 from fk_core.jobs.base import Validates
 from fk_core.jobs.ledger import JobLedger
 from fk_core.jobs.recorded import ENDED, how_to_go_on, recorded_status
@@ -135,7 +135,10 @@ class Jobs:
             return job.failure if job is not None else None
 
     def cancel(self, job_id: str) -> JobStatus:
-        """Ask a job to stop. A queued job is cancelled at once, a running one when its processes are gone."""
+        """Ask a job to stop. A queued job is cancelled at once, a running one when its processes are gone.
+
+        Raises ``ForeignJob`` for one that runs in another process.
+        """
         unstarted = None
         with self._changed:
             job = self._find(job_id)
@@ -148,7 +151,13 @@ class Jobs:
                     unstarted = job
         if unstarted is not None:
             self._end_unstarted(unstarted)
-        return self.status(job_id)
+        status = self.status(job_id)
+        if job is None and status.status not in ENDED:
+            raise ForeignJob(
+                f"{job_id} can't be stopped from here: it {status.doing}",
+                hint="Only that process can: cancel it in the session that submitted it, or end that process",
+            )
+        return status
 
     def known(self) -> list[JobStatus]:
         """The jobs of this process, oldest first."""
@@ -264,6 +273,7 @@ class Jobs:
         job.report, job.error, job.failure = report, error, failure
         job.attempt_id = (report.attempt_id if report is not None else "") or job.attempt_id
         job.state, job.doing, job.ended_s = state, "", time.monotonic()
+        job.progress = 1.0 if state is JobState.COMPLETED else job.progress
         self._tell(job)
         job.done.set()
         ended = [known for known in self._jobs.values() if known.state in ENDED]

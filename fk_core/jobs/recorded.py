@@ -18,11 +18,13 @@ def recorded_status(key: str, ledger: JobLedger, journal: Attempts) -> JobStatus
     entry = ledger.find(key)
     attempt_id = key if entry is None else entry.attempt_id
     report: ValidateReport | None = None
+    pid, client = 0 if entry is None else entry.pid, ""
     running = entry is not None and entry.owner_alive
     if attempt_id:
         try:
             _, report = journal.read(attempt_id)
-            running = journal.attempt(attempt_id).running
+            attempt = journal.attempt(attempt_id)
+            running, pid, client = attempt.running, pid or attempt.pid, attempt.client
         except UnknownAttempt:
             # A job that the ledger has and the journal lacks is still a job: its owner says how it stands.
             if entry is None:
@@ -43,7 +45,7 @@ def recorded_status(key: str, ledger: JobLedger, journal: Attempts) -> JobStatus
         error = entry.error
         elapsed_s = max(0.0, (entry.ended or (time.time() if running else entry.submitted)) - entry.submitted)
     if state is JobState.WORKING:
-        doing = "runs in another process" + (f", pid {entry.pid}" if entry is not None else "")
+        doing = f"runs in another process, pid {pid or 'unknown'}" + (f", for {client}" if client else "")
     elif state is JobState.INTERRUPTED:
         error = "its process ended while this ran"
     return JobStatus(
@@ -51,6 +53,7 @@ def recorded_status(key: str, ledger: JobLedger, journal: Attempts) -> JobStatus
         job_id=job_id,
         attempt_id=attempt_id,
         doing=doing,
+        progress=1.0 if state is JobState.COMPLETED else None,
         elapsed_s=round(elapsed_s, 2),
         next=how_to_go_on(state, job_id, attempt_id),
         result=None if report is None else report.model_dump(mode="json"),

@@ -34,6 +34,10 @@ class Attempt:
         return self.outcome is None and alive.is_alive(self.owner)
 
     @property
+    def pid(self) -> int:
+        return alive.pid_of(self.owner)
+
+    @property
     def interrupted(self) -> bool:
         return self.outcome is None and not alive.is_alive(self.owner)
 

@@ -23,6 +23,7 @@ async def cancel_job(
     """Stop a job and all its processes. A job that has already ended stays as it is.
 
     Answers the envelope with status 'cancelled'; 'working' where its processes take longer than 3 seconds to stop.
+    A job of another server process can't be stopped from here: that is an error, which names the process.
     """
     services = ctx.request_context.lifespan_context
     await services.call(services.jobs.cancel, job_id)

@@ -101,6 +101,7 @@ async def validate_kernel(
                 status=JobState.COMPLETED,
                 job_id=attempt_id,
                 attempt_id=attempt_id,
+                progress=1.0,
                 next=f"answered from the record; fresh=true runs it again; fk://attempts/{attempt_id}/report is whole",
                 result=recorded.model_dump(mode="json"),
             )

@@ -25,6 +25,8 @@ def settings_in(home: Path) -> Settings:
 @dataclass
 class FakeAttempt:
     running: bool = False
+    pid: int = 0
+    client: str = ""
 
 
 class FakeJournal:

@@ -12,8 +12,9 @@ from mcp import Client
 from mcp.types import TextContent
 
 from fk_core.errors import BadSource, HarnessError, LeaseTimeout
+from fk_core.records.report import ValidateRequest
 from fk_server.answers import ANSWER_CHARACTERS
-from tests.server.fakes import OPS, FakeHarness, huge, report_of
+from tests.server.fakes import OPS, FakeAttempt, FakeHarness, huge, report_of
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +71,10 @@ async def test_an_identical_submission_is_answered_from_the_record(client: Clien
     second = report_of(await client.call_tool("validate_kernel", {"op": "rms_norm", "source": "x = 1"}))
     assert harness.started == 1
     assert second["status"] == "completed"
+    assert second["progress"] == first["progress"] == 1.0
     assert second["result"]["identical_to"] == first["attempt_id"]
+    marked = report_of(await client.call_tool("validate_kernel", {"op": "rms_norm", "source": "\ufeffx = 1"}))
+    assert marked["result"]["identical_to"] == first["attempt_id"]
     looked_up = report_of(await client.call_tool("get_job", {"job_id": second["job_id"], "wait_s": 0}))
     assert looked_up["result"]["outcome"] == "PASSED"
     await client.call_tool("validate_kernel", {"op": "rms_norm", "source": "x = 1", "fresh": True})
@@ -238,6 +242,17 @@ async def test_cancel_job_stops_the_work(client: Client, harness: FakeHarness) -
     again = report_of(await client.call_tool("validate_kernel", arguments))
     assert again["job_id"] != job["job_id"]
     await client.call_tool("cancel_job", {"job_id": again["job_id"]})
+
+
+async def test_cancel_job_says_at_once_that_another_process_has_the_job(client: Client, harness: FakeHarness) -> None:
+    harness.journal.attempts["a-80"] = (ValidateRequest(op="rms_norm", source="x"), None)
+    harness.journal.lines["a-80"] = FakeAttempt(running=True, pid=4711)
+    began = time.monotonic()
+    result = await client.call_tool("cancel_job", {"job_id": "a-80"})
+    assert time.monotonic() - began < 2
+    assert result.is_error
+    for said in ("foreign_job", "pid 4711", "in the session that submitted it", "get_job"):
+        assert said in text_of(result)
 
 
 async def test_a_client_that_gives_up_does_not_stop_the_job(client: Client, harness: FakeHarness) -> None:

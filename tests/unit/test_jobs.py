@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fk_core.errors import FkError, HarnessError, JournalError, NoDevice, UnknownJob
+from fk_core.errors import FkError, ForeignJob, HarnessError, JournalError, NoDevice, UnknownJob
 from fk_core.jobs import Jobs
 from fk_core.jobs.ledger import JobLedger
 from fk_core.records.job import JobState
@@ -43,6 +43,7 @@ def test_a_job_runs_and_keeps_its_result(jobs: Jobs) -> None:
     assert status.status is JobState.COMPLETED
     assert status.result is not None
     assert status.result["outcome"] == "PASSED"
+    assert status.progress == 1.0
     assert jobs.status(status.attempt_id).job_id == job_id
 
 
@@ -249,6 +250,43 @@ def test_an_attempt_of_another_living_process_is_working(harness: FakeHarness) -
     harness.journal.attempts["a-78"] = (request(), None)
     harness.journal.lines["a-78"] = FakeAttempt(running=True)
     assert Jobs(harness).status("a-78").status is JobState.WORKING
+
+
+def test_a_job_that_is_done_is_done_wholly(harness: FakeHarness) -> None:
+    """Whatever share the harness told last, in this process and in the next."""
+    first = Jobs(harness)
+    job_id = first.submit(request("#sleep 0.1"))
+    assert first.wait(job_id, 10).progress == 1.0
+    assert Jobs(harness).status(job_id).progress == 1.0
+    stopped = first.submit(request("#sleep 60"))
+    deadline = time.monotonic() + 10
+    while first.status(stopped).progress is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.cancel(stopped)
+    ended = first.wait(stopped, 10)
+    assert ended.status is JobState.CANCELLED
+    assert ended.progress is not None
+    assert ended.progress < 1.0
+
+
+def test_only_the_process_of_a_job_can_stop_it(harness: FakeHarness) -> None:
+    other = Jobs(harness)
+    job_id = other.submit(request("#sleep 60"))
+    deadline = time.monotonic() + 10
+    while not other.status(job_id).attempt_id and time.monotonic() < deadline:
+        time.sleep(0.01)
+    harness.journal.attempts["a-79"] = (request(), None)
+    harness.journal.lines["a-79"] = FakeAttempt(running=True, pid=4711, client="fk validate")
+    here = Jobs(harness)
+    for key, pid in ((job_id, os.getpid()), (other.status(job_id).attempt_id, os.getpid()), ("a-79", 4711)):
+        with pytest.raises(ForeignJob, match=rf"{key} can't be stopped .* another process, pid {pid}") as caught:
+            here.cancel(key)
+        assert "session that submitted it" in caught.value.hint
+    assert "for fk validate" in here.status("a-79").doing
+    assert other.status(job_id).status is JobState.WORKING
+    other.cancel(job_id)
+    assert other.wait(job_id, 10).status is JobState.CANCELLED
+    assert here.cancel(job_id).status is JobState.CANCELLED
 
 
 def test_a_working_job_tells_its_attempt(jobs: Jobs) -> None:
