@@ -48,6 +48,16 @@ def check_text(source: str, limit_bytes: int) -> None:
         )
 
 
+def absolute(path: Path) -> Path:
+    """The path from the root on. Raises ``BadPath`` for a relative one where the working directory was deleted."""
+    try:
+        return path.absolute()
+    except OSError as error:
+        raise BadPath(
+            f"{os.fspath(path)!r} is relative to a working directory that is gone", hint="Give an absolute path"
+        ) from error
+
+
 def check_new_file(path: Path) -> None:
     """Raise ``BadPath`` unless a new file can be made there: nothing is ever overwritten."""
     try:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +23,11 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from fk_core import __version__, show
 from fk_core import settings as fk_settings
-from fk_core import show
-from fk_core.candidate_file import check_new_file, read_candidate
+from fk_core.candidate_file import absolute, check_new_file, read_candidate
 from fk_core.errors import FkError
-from fk_core.plain import clean_text, document
+from fk_core.plain import clean_text, document, failure
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 
 app = typer.Typer(
@@ -64,6 +66,32 @@ def _answer(record: BaseModel, as_json: bool, table: Callable[[Any], Any]) -> No
         sys.stdout.write(document(record) + "\n")
     else:
         _out.print(table(record))
+
+
+@app.callback(invoke_without_command=True)
+def fk(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Say which versions these are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+) -> None:
+    if version:
+        found = {"fk": __version__, "torch": _version("torch"), "triton": _version("triton")}
+        found["python"] = platform.python_version()
+        said = ", ".join(f"{name} {version or '(not installed)'}" for name, version in found.items())
+        sys.stdout.write((document(found) if as_json else said) + "\n")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise _USAGE_ERROR("no command was given")
+    if as_json:
+        raise _USAGE_ERROR("--json goes behind the command")
+
+
+def _version(distribution: str) -> str | None:
+    """Of an installed library, without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @app.command()
@@ -108,7 +136,7 @@ def stub(
 ) -> int:
     """Print what exactly to write for one operator. Into a pipe or a file goes the Python source alone."""
     if out is not None:
-        out = out.absolute()
+        out = absolute(out)
         check_new_file(out)
     with _harness() as harness:
         made = harness.create_stub(op, dtype=dtype, out_path="" if out is None else str(out))
@@ -126,7 +154,10 @@ def validate(
     file: Annotated[Path, typer.Argument(help="The candidate file.")],
     cases: Annotated[str, typer.Option(help="default, quick, or glob patterns over case ids.")] = "default",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again even if this submission is on record.")] = False,
-    allow: Annotated[list[str] | None, typer.Option(help="Production library that the candidate may import.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Production kernel library, such as vllm, that the candidate may import; more than once."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, a GPU index or UUID; default: FK_DEVICE.")] = "",
     as_json: Json = False,
 ) -> int:
@@ -211,7 +242,7 @@ def _cancelled_by_signals(cancel: threading.Event) -> Iterator[None]:
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code; with ``--json`` also every failure is one document on stdout."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s %(levelname)s %(message)s")
-    as_json = "--json" in arguments
+    as_json = any(argument == "--json" or argument.startswith("--json=") for argument in arguments)
     try:
         code = app(args=arguments, prog_name="fk", standalone_mode=False)
     except FkError as error:
@@ -229,6 +260,6 @@ def run(arguments: list[str]) -> int:
 
 def _failed(as_json: bool, code: int, kind: str, message: str, hint: str) -> int:
     if as_json:
-        sys.stdout.write(document({"error": {"code": kind, "message": message, "hint": hint}}) + "\n")
+        sys.stdout.write(failure(kind, message, hint) + "\n")
     sys.stderr.write(f"fk: {clean_text(message)}\n" + (f"    {clean_text(hint)}\n" if hint else ""))
     return code

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from fk_core import __version__, stubs
 from fk_core import validate as validation
 from fk_core.calibrate import Floors
 from fk_core.catalog import Catalog
-from fk_core.child.baselines.base import provider
+from fk_core.child import production
+from fk_core.child.baselines.base import policy_libraries, provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
 from fk_core.domain import EVERYTHING, BadDomain, declared
@@ -40,6 +42,19 @@ Progress = Callable[[str, float | None], None]
 
 def _quiet(doing: str, share: float | None) -> None:
     """Progress that nobody watches."""
+
+
+def check_allowed(names: Sequence[str]) -> None:
+    """Raise ``RequestError`` for a library that needs no leave: misspelt, it would have the candidate refused later."""
+    known = sorted({*production.LIBRARIES, *policy_libraries()})
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+            raise RequestError(
+                f"allow names {name[:80]!r}, which is no production kernel library"
+                + (f"; nearest: {', '.join(close)}" if close else ""),
+                hint=f"These can be allowed: {', '.join(known)}. Whatever else is installed needs no leave",
+            )
 
 
 class Harness:
@@ -223,11 +238,7 @@ class Harness:
         spec = self.catalog.get(request.op)
         device = self.device(request.device)
         cases = self.catalog.select(spec, device.kind, request.cases)
-        unknown = [name for name in request.allow if not name.isidentifier()]
-        if unknown:
-            raise RequestError(
-                f"allow names no importable library: {', '.join(map(repr, unknown))}", hint="Use names such as vllm"
-            )
+        check_allowed(request.allow)
         recorded = self.cached_report(request)
         if recorded is not None:
             return recorded

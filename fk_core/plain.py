@@ -34,6 +34,11 @@ def clean(value: Any) -> Any:
     return value
 
 
+def failure(code: str, message: str, hint: str) -> str:
+    """What ``--json`` prints where there is no answer."""
+    return document({"error": {"code": code, "message": message, "hint": hint}})
+
+
 def document(record: BaseModel | dict[str, Any]) -> str:
     """A record as one readable JSON document."""
     data = record.model_dump(mode="json") if isinstance(record, BaseModel) else record

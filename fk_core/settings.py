@@ -97,12 +97,23 @@ class Settings:
 def load(environ: dict[str, str] | None = None) -> Settings:
     """What the environment says. Raises ``RequestError`` where it says what can't be."""
     env = dict(os.environ) if environ is None else environ
-    home = Path(env.get("FK_HOME") or platformdirs.user_data_dir("fk-server")).expanduser().absolute()
+    home = _absolute("FK_HOME", env.get("FK_HOME") or platformdirs.user_data_dir("fk-server"))
     sandbox = env.get("FK_SANDBOX", "")
     if sandbox and sandbox not in SANDBOX_LEVELS:
         raise RequestError(
             f"FK_SANDBOX={sandbox} is no sandbox level",
             hint=f"Unset it for the best there is, or use one of {', '.join(SANDBOX_LEVELS)}",
         )
-    lock_dir = Path(env.get("FK_LOCK_DIR") or "/var/tmp/fk-locks").expanduser().absolute()
+    lock_dir = _absolute("FK_LOCK_DIR", env.get("FK_LOCK_DIR") or "/var/tmp/fk-locks")
     return Settings(home=home, lock_dir=lock_dir, sandbox=sandbox, device=env.get("FK_DEVICE", "auto"))
+
+
+def _absolute(name: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser().absolute()
+    except OSError as error:
+        raise RequestError(
+            f"{name}={value} is relative to a working directory that is gone", hint="Give an absolute path"
+        ) from error
+    except RuntimeError as error:
+        raise RequestError(f"{name}={value}: {error}", hint="Give an absolute path") from error

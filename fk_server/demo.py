@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from rich.table import Table
 
 import fk_core
 from fk_core.errors import FkError, HarnessError
-from fk_core.plain import clean_text, document
+from fk_core.plain import clean_text, document, failure
+from fk_server.arguments import Arguments, wants_json
 
 OP = "rms_norm"
 _CANDIDATES = Path(fk_core.__file__).parent / "data" / "demo"
@@ -42,28 +43,36 @@ CANDIDATES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fk demo", description=__doc__)
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = Arguments(prog="fk demo", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print exactly one JSON document on stdout")
-    options = parser.parse_args(arguments)
-    console = Console(stderr=options.json)
+    as_json = wants_json(given)
     try:
-        found = anyio.run(run, console, own_server())
-    except FkError as error:
-        sys.stdout.write(
-            document({"error": {"code": error.code, "message": str(error)}}) + "\n" if options.json else ""
-        )
-        sys.stderr.write(f"fk demo: {clean_text(str(error))}\n")
-        return error.exit_code
-    if options.json:
+        parser.parse_args(given)
+        found = anyio.run(run, Console(stderr=as_json), own_server())
+    except Exception as error:  # noqa: BLE001  the last resort: it is shown, with its exit code
+        return _failed(error, as_json)
+    if as_json:
         sys.stdout.write(document(found) + "\n")
     return 0 if found["as_expected"] else 3
 
 
+def _failed(error: Exception, as_json: bool) -> int:
+    """Say what went wrong. The client's task groups wrap it, in as many groups as they are deep."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if not isinstance(error, FkError):
+        traceback.print_exception(error)
+        error = HarnessError(f"the demo failed with {type(error).__name__}: {error}", hint="Run `fk doctor`")
+    if as_json:
+        sys.stdout.write(failure(error.code, error.message, error.hint) + "\n")
+    sys.stderr.write(f"fk demo: {clean_text(str(error))}\n")
+    return error.exit_code
+
+
 def own_server() -> StdioServerParameters:
-    """The server of this installation, with the environment of this process."""
-    return StdioServerParameters(
-        command=sys.executable, args=["-P", "-m", "fk_server"], env=dict(os.environ), cwd=str(Path.cwd())
-    )
+    """The server of this installation, with environment and working directory of this process."""
+    return StdioServerParameters(command=sys.executable, args=["-P", "-m", "fk_server"], env=dict(os.environ))
 
 
 async def run(console: Console, server: StdioServerParameters) -> dict[str, Any]:

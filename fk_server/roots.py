@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fk_core.candidate_file import check_new_file, read_candidate
-from fk_core.errors import BadPath
+from fk_core.errors import BadPath, RequestError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,23 @@ class Roots:
     def from_environment(cls, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Roots:
         """The server's working directory and the colon-separated ``FK_ALLOWED_ROOTS``.
 
-        A server that was started in ``/`` was not started in a project: ``/`` counts only where it is named.
+        A server that was started in ``/`` was not started in a project: ``/`` counts only where it is named. Raises
+        ``RequestError`` for a named root that is relative to a working directory which was deleted.
         """
         env = os.environ if environ is None else environ
-        here = (cwd or Path.cwd()).resolve()
-        named = [Path(item).expanduser().resolve() for item in env.get("FK_ALLOWED_ROOTS", "").split(":") if item]
+        names = [item for item in env.get("FK_ALLOWED_ROOTS", "").split(":") if item]
+        try:
+            here = (cwd or Path.cwd()).resolve()
+        except OSError as error:
+            relative = [name for name in names if not Path(name).expanduser().is_absolute()]
+            if relative:
+                raise RequestError(
+                    f"FK_ALLOWED_ROOTS names {relative[0]!r}, relative to a working directory that is gone",
+                    hint="Name absolute directories, or start the server in a directory that exists",
+                ) from error
+            log.warning("the working directory is gone: clients may name files only under FK_ALLOWED_ROOTS")
+            here = Path("/")
+        named = [Path(name).expanduser().resolve() for name in names]
         return cls(tuple(dict.fromkeys(([] if here == Path("/") else [here]) + named)))
 
     def resolve(self, path: str) -> Path:

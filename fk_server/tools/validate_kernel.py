@@ -43,7 +43,8 @@ async def validate_kernel(
     allow: Annotated[
         list[str],
         Field(
-            description="Production kernel libraries that the candidate may import, for example ['vllm']; default none"
+            description="Production kernel libraries that the candidate may import, for example ['vllm']; default "
+            "none. A name that is none is refused, with the list of those there are"
         ),
     ] = [],  # noqa: B006  never changed; the SDK publishes it as the default
     device: Annotated[

@@ -46,6 +46,25 @@ def test_a_blind_harness_is_noticed(home: Path, capsys: pytest.CaptureFixture[st
     assert [verdict["as_expected"] for verdict in found["verdicts"]] == [True, False, False]
 
 
+def test_a_server_that_does_not_start_is_told_in_one_document(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "own_server", lambda: StdioServerParameters(command="false", args=[]))
+    assert demo.main(["--json"]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["hint"]) == ("harness_fault", "Run `fk doctor`")
+
+
+def test_an_error_inside_the_client_keeps_its_name(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "OP", "absent")
+    assert demo.main(["--json"]) == 3
+    shown = capsys.readouterr()
+    assert "no task 'absent'" in json.loads(shown.out)["error"]["message"]
+    assert "Traceback" not in shown.err
+
+
 def test_people_see_the_verdicts(home: Path) -> None:
     shown = io.StringIO()
     anyio.run(demo.run, Console(file=shown, width=160), demo.own_server())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fk_core.errors import BadPath
+from fk_core.errors import BadPath, RequestError
 from fk_server.roots import Roots
 
 
@@ -38,3 +38,14 @@ def test_links_are_followed_before_they_are_judged(tmp_path: Path) -> None:
     with pytest.raises(BadPath):
         Roots((inside.resolve(),)).new_file("out/x.py")
     assert not (tmp_path / "x.py").exists()
+
+
+def test_a_working_directory_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.getcwd", gone)
+    assert Roots.from_environment({}).allowed == ()
+    assert Roots.from_environment({"FK_ALLOWED_ROOTS": str(tmp_path)}).allowed == (tmp_path.resolve(),)
+    with pytest.raises(RequestError, match="'here', relative to a working directory that is gone"):
+        Roots.from_environment({"FK_ALLOWED_ROOTS": f"{tmp_path}:here"})

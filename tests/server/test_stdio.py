@@ -44,6 +44,25 @@ def test_every_byte_of_stdout_is_json(wire: WireClient, home: Path) -> None:
         json.loads(line)
 
 
+def test_a_server_starts_in_a_working_directory_that_was_deleted(tmp_path: Path, home: Path) -> None:
+    program = (
+        "import os, sys; os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])\n"
+        "os.environ |= {'FK_HOME': sys.argv[2], 'FK_LOCK_DIR': sys.argv[2] + '/locks'}\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'fk_server'])"
+    )
+    client = WireClient(home, command=[sys.executable, "-c", program, str(tmp_path / "gone"), str(home)])
+    try:
+        client.initialize()
+        client.call(1, "validate_kernel", {"op": "softmax", "path": "kernel.py"})
+        answer = client.answer(1)["result"]
+        assert answer["isError"]
+        assert "outside the allowed roots (none)" in answer["content"][0]["text"]
+        client.process.stdin.close()  # type: ignore[union-attr]
+        assert client.exit_code() == 0
+    finally:
+        client.kill()
+
+
 def test_the_server_program_imports_nothing_heavy() -> None:
     """Any of these would cost more than the second in which the tools must be listed."""
     program = (

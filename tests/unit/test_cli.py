@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fk_core import commands
+from fk_core import __version__, commands
 from fk_core.errors import HarnessError, LeaseTimeout
 from fk_core.records.device import Check, DoctorReport
 from fk_core.records.report import Outcome, ValidateReport, blame_of
@@ -107,7 +110,11 @@ def test_an_identical_submission_is_not_run_again(harness: FakeHarness, candidat
         (["stub", "nope"], 2, "no task 'nope'"),
         (["stub", "softmax", "--out", "{candidate}"], 2, "exists already"),
         (["ops", "--level", "9"], 2, "level"),
+        (["stub", "softmax", "--json=yes"], 2, "--json"),
+        (["gpus", "surplus"], 2, "surplus"),
+        (["doctor", "--bogus"], 2, "bogus"),
         (["bogus"], 2, "bogus"),
+        (["--bogus"], 2, "bogus"),
         ([], 2, ""),
     ],
 )
@@ -123,6 +130,8 @@ def test_wrong_requests_exit_with_2_and_a_document(
     assert commands.run([*filled, "--json"]) == code
     error = _document(capsys)["error"]
     assert told in error["message"]
+    if any(item.startswith("--json") for item in filled):
+        return
     assert commands.run(filled) == code
     shown = capsys.readouterr()
     assert told.split()[0] in shown.err if told else True
@@ -219,6 +228,78 @@ def test_serve_is_not_led_astray_by_files_of_the_project(tmp_path: Path, shadow:
     assert "shadowed" not in done.stderr
     assert done.returncode == 2, done.stderr
     assert "no HOST:PORT" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+@pytest.mark.parametrize("wrong", ["--nope", "surplus", "--json=yes", "--htt=x"])
+def test_wrong_usage_of_the_other_programs_is_a_document_too(command: str, wrong: str) -> None:
+    run = [sys.executable, "-m", "fk_core.cli", command, wrong]
+    as_json = subprocess.run([*run, "--json"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert as_json.returncode == 2, as_json.stderr
+    error = json.loads(as_json.stdout)["error"]
+    assert error["code"] == "bad_request"
+    assert wrong.partition("=")[0].lstrip("-") in error["message"]
+    assert f"usage: fk {command}" in error["hint"]
+    assert "Traceback" not in as_json.stderr
+    if not wrong.startswith("--json"):
+        plain = subprocess.run(run, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        assert (plain.returncode, plain.stdout) == (2, "")
+        assert error["message"].removesuffix(" --json") in plain.stderr
+
+
+def test_version_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom fk_core import commands\ncode = commands.run(sys.argv[1:])\n"
+        "bad = [m for m in ('torch', 'triton', 'mcp', 'numpy') if m in sys.modules]\n"
+        "sys.exit(f'imported: {bad}' if bad else code)"
+    )
+    told = []
+    for arguments in (["--version"], ["--version", "--json"]):
+        run = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(run, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    found = json.loads(told[1])
+    assert found["fk"] == __version__
+    assert found["torch"] == metadata.version("torch")
+    assert found["python"] == platform.python_version()
+    assert told[0].strip() == ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> Iterator[None]:
+    """A working directory that was deleted."""
+    before = os.open(".", os.O_RDONLY)
+    place = tmp_path / "gone"
+    place.mkdir()
+    os.chdir(place)
+    place.rmdir()
+    yield
+    os.fchdir(before)
+    os.close(before)
+
+
+@pytest.mark.usefixtures("gone")
+def test_a_working_directory_that_was_deleted(
+    harness: FakeHarness,
+    candidate: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for arguments in (["ops"], ["gpus"], ["stub", "softmax"], ["validate", "softmax", str(candidate)]):
+        assert commands.run([*arguments, "--json"]) == 0
+        _document(capsys)
+    assert commands.run(["stub", "softmax", "--out", str(tmp_path / "stub.py")]) == 0
+    capsys.readouterr()
+    for arguments in (["stub", "softmax", "--out", "stub.py"], ["validate", "softmax", "kernel.py"]):
+        assert commands.run([*arguments, "--json"]) == 2
+        assert _document(capsys)["error"]["code"] == "bad_path"
+    for name in ("FK_HOME", "FK_LOCK_DIR"):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, "here")
+            assert commands.run(["ops", "--json"]) == 2
+            assert f"{name}=here is relative" in _document(capsys)["error"]["message"]
 
 
 def test_a_stub_in_a_pipe_is_the_source_and_nothing_else(tmp_path: Path) -> None:
