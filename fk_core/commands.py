@@ -65,7 +65,8 @@ def _answer(record: BaseModel, as_json: bool, table: Callable[[Any], Any]) -> No
     if as_json:
         sys.stdout.write(document(record) + "\n")
     else:
-        _out.print(table(record))
+        # An id that is wider than the terminal goes on in the next line there, and can be copied.
+        _out.print(table(record), crop=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -144,7 +145,7 @@ def stub(
         _answer(made, as_json, show.stub)
     else:
         sys.stdout.write(made.source)
-        _err.print(show.stub_notes(made))
+        _err.print(show.stub_notes(made), crop=False)
     return 0
 
 

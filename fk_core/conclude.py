@@ -12,6 +12,11 @@ from fk_core.hearing import Hearing
 from fk_core.records.report import CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
 from fk_core.settings import Settings
 
+_COMPARED = (
+    *(Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE, Outcome.WRONG_VALUES),
+    *(Outcome.NON_FINITE, Outcome.MUTATED),
+)
+
 
 def conclude(h: Hearing, settings: Settings) -> ValidateReport:
     """Decide, and write the report."""
@@ -52,7 +57,7 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
         blame=blame_of(h.outcome),
         correct=passed,
         winner=bool(decision and decision.winner),
-        winner_reason=decision.winner_reason if decision else "not correct",
+        winner_reason=decision.winner_reason if decision else _no_winner(h),
         seed_gate=decision.seed_gate if decision else (False if blame_of(h.outcome) == "candidate" else None),
         summary=verdict.summary(h.spec.name, h.outcome, h.reason, decision, len(h.cases)),
         speed=decision.speed if decision else verdict.Speed(reason=f"not timed: {h.outcome.value}"),
@@ -67,6 +72,15 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
         source_sha256=hashlib.sha256(h.request.source.encode("utf-8", "replace")).hexdigest(),
         log_tail=h.log_tail if not passed else "",
     )
+
+
+def _no_winner(h: Hearing) -> str:
+    """Why a candidate that did not pass is no winner: only values that were compared can be found not correct."""
+    if h.outcome in _COMPARED:
+        return "not correct"
+    if all(report.outcome is Outcome.PASSED for report in h.reports.values()):
+        return f"not timed to the end: {h.outcome.value}"
+    return f"correctness was not judged to the end: {h.outcome.value}"
 
 
 def _deploy(h: Hearing) -> Deploy:

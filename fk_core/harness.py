@@ -21,7 +21,15 @@ from fk_core.child.baselines.base import policy_libraries, provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
 from fk_core.domain import EVERYTHING, BadDomain, declared
-from fk_core.errors import BadPath, FkError, HarnessError, JournalError, RequestError, UnknownAttempt
+from fk_core.errors import (
+    BadPath,
+    FkError,
+    HarnessError,
+    JournalError,
+    MachineError,
+    RequestError,
+    UnknownAttempt,
+)
 from fk_core.hearing import Hearing
 from fk_core.leases import base as lease_base
 from fk_core.leases.devices import resolve, survey
@@ -136,6 +144,7 @@ class Harness:
     def list_ops(self, level: int = 0, model: str = "", query: str = "") -> OpsList:
         """Operators, narrowed by level, by a model they occur in, or by a word in name or summary."""
         found = []
+        kind = self._kind()
         for name in self.catalog.names():
             spec = self.catalog.get(name)
             models = list(dict.fromkeys(c.model for c in spec.cases))
@@ -153,12 +162,20 @@ class Harness:
                     summary=spec.summary,
                     entries=list(spec.entries),
                     models=models,
-                    cases=len(spec.cases),
+                    cases=len(spec.case_set(kind)),
+                    cases_by_device={device: len(spec.case_set(device)) for device in ("cpu", "cuda")},
                     baselines_found=[b for b, v in installed.items() if v],
                     baselines_missing=[b for b, v in installed.items() if not v],
                 )
             )
-        return OpsList(ops=found)
+        return OpsList(ops=found, notes=stubs.words(kind))
+
+    def _kind(self) -> str:
+        """``cpu`` or ``cuda``: the device at hand, or the one that was asked for and is not to be had just now."""
+        try:
+            return self.device().kind
+        except MachineError:
+            return "cuda"
 
     def create_stub(self, op: str, dtype: str = "", out_path: str = "") -> Stub:
         """The stub of an operator; written to ``out_path`` if that is given and does not exist yet."""

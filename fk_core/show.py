@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 
 from fk_core.plain import clean_text
 from fk_core.records.device import DoctorReport, GpuStatus
 from fk_core.records.listing import OpsList, Stub
 from fk_core.records.report import CaseReport, Outcome, ValidateReport
+from fk_core.tables import Rows
+from fk_core.verdict import between, times
 
 _STATE_STYLE = {"ok": "green", "warn": "yellow", "missing": "yellow", "broken": "red"}
 
@@ -27,13 +27,14 @@ def _us(value: float | None) -> str:
 def _ratio(value: float | None, interval: tuple[float, float] | None) -> str:
     if value is None:
         return ""
-    return f"{value:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
+    return times(value, interval).removesuffix("x") + ("" if interval is None else f" ({between(*interval)})")
 
 
 def ops(found: OpsList) -> RenderableType:
-    table = Table("op", "level", "classes", "cases", "baselines here", "models", title="Operators")
+    wide = ("classes", "baselines here", "models")
+    table = Rows("op", "level", "classes", "cases", "baselines here", "models", wide=wide, title="Operators")
     for op in found.ops:
-        table.add_row(
+        table.add(
             op.name,
             str(op.level),
             ", ".join(op.entries),
@@ -41,7 +42,7 @@ def ops(found: OpsList) -> RenderableType:
             ", ".join(op.baselines_found),
             ", ".join(op.models),
         )
-    return table
+    return Group(table, *(_text(note) for note in found.notes))
 
 
 def stub(made: Stub) -> RenderableType:
@@ -50,13 +51,10 @@ def stub(made: Stub) -> RenderableType:
 
 def stub_notes(made: Stub) -> RenderableType:
     """All of a stub but its source."""
-    table = Table(title=f"{made.cases_total} cases")
-    table.add_column("case", overflow="fold")
-    for heading in ("calls per step", "baseline us", "floor us"):
-        table.add_column(heading)
+    table = Rows("case", "calls per step", "baseline us", "floor us", title=f"{made.cases_total} cases")
     for case in made.cases:
         calls = "" if case.calls is None else str(case.calls)
-        table.add_row(case.id, calls, _us(case.baseline_us), _us(case.floor_us))
+        table.add(case.id, calls, _us(case.baseline_us), _us(case.floor_us))
     lines = [_text(f"- {line}") for line in made.contract]
     lines.append(_text(f"Tolerance: {made.tolerance}"))
     lines.append(_text(f"Baselines, in order: {', '.join(made.baselines)}"))
@@ -73,14 +71,11 @@ def report(judged: ValidateReport) -> RenderableType:
         _text(f"{judged.op}: {judged.outcome.value}{blame}", "bold green" if good else "bold red"),
         _text(judged.summary),
     ]
-    table = Table()
-    table.add_column("case", overflow="fold", min_width=24)
-    for heading in ("outcome", "us", "baseline us", "speedup"):
-        table.add_column(heading, overflow="fold")
+    table = Rows("case", "outcome", "us", "baseline us", "speedup", wide=("baseline us", "speedup"))
     for case in judged.cases:
         floor = "" if case.floor_us is None else f" (floor {case.floor_us:.2f})"
         timed = case.verdict != "not_timed"
-        table.add_row(
+        table.add(
             _text(case.id.removeprefix(f"{judged.op}/")),
             _text(case.outcome.value, "green" if case.outcome is Outcome.PASSED else "red"),
             _us(case.candidate_us),
@@ -118,12 +113,13 @@ def _why(case: CaseReport) -> str:
 
 
 def gpus(status: GpuStatus) -> RenderableType:
-    table = Table("device", "name", "memory used", "holders", "waiting", "foreign", "state", title=status.lock_dir)
+    headings = ("device", "name", "memory used", "holders", "waiting", "foreign", "state")
+    table = Rows(*headings, wide=headings[1:], title=status.lock_dir)
     for entry in status.devices:
         used = "" if entry.memory_used_bytes is None else f"{entry.memory_used_bytes / 2**30:.1f} GiB"
-        table.add_row(
+        table.add(
             entry.device.uuid,
-            escape(entry.device.name),
+            entry.device.name,
             used,
             ", ".join(f"{holder.pid} {holder.mode}" for holder in entry.holders),
             ", ".join(str(holder.pid) for holder in entry.waiting),
@@ -134,9 +130,9 @@ def gpus(status: GpuStatus) -> RenderableType:
 
 
 def doctor(found: DoctorReport) -> RenderableType:
-    table = Table("check", "state", "found", "to do", title="What works here")
+    table = Rows("check", "state", "found", "to do", wide=("found", "to do"), title="What works here")
     for check in found.checks:
-        table.add_row(check.name, Text(check.state, _STATE_STYLE[check.state]), _text(check.found), _text(check.todo))
+        table.add(check.name, Text(check.state, _STATE_STYLE[check.state]), _text(check.found), _text(check.todo))
     lines = [_text(f"Sandbox: {found.sandbox}")]
     if found.floor is not None:
         lines.append(_text(f"Timing error of a kernel against itself: {found.floor:.2%}"))

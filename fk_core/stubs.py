@@ -27,6 +27,22 @@ GENERAL = [
 ]
 
 
+CASE = (
+    "A case is one call as a model makes it: operator/model/tpN/workload/dtype/shape, tpN if split over N GPUs; a "
+    "suffix such as +res names the form of the call where there are several."
+)
+
+
+def words(device: str) -> list[str]:
+    """What the words of a listing mean, for a device as in :func:`render`."""
+    return [
+        f"{CASE} The number of cases is for {_named(device)}, which is what is here; CPUs and GPUs have sets of their "
+        "own. create_stub (`fk stub OP`) shows them.",
+        "An entry is a class that a candidate defines, under this very name. The first baseline that is installed is "
+        "the kernel to beat; on a CPU that is torch_eager. Level 1 are single operators.",
+    ]
+
+
 def render(spec: TaskSpec, device: str, *, dtype: str = "", measured: Measured | None = None) -> Stub:
     """The stub of a task for a device (``cpu``, or anything else for a GPU), within what one answer may hold.
 
@@ -45,7 +61,7 @@ def render(spec: TaskSpec, device: str, *, dtype: str = "", measured: Measured |
             cases_total=len(cases),
             tolerance=_tolerance(spec),
             baselines=_baselines(spec, device),
-            notes=_notes(spec, cases, shown, measured),
+            notes=[_count(spec, device, dtype, len(cases)), *_notes(spec, cases, shown, measured)],
             next_steps=[f"Fill in the stub, then validate it: validate_kernel(op='{spec.name}', source=...)"],
         )
         size = len(stub.model_dump_json())
@@ -142,10 +158,23 @@ def _baselines(spec: TaskSpec, device: str) -> list[str]:
     return lines
 
 
+def _count(spec: TaskSpec, device: str, dtype: str, here: int) -> str:
+    other = "cuda" if device == "cpu" else "cpu"
+    of_dtype = f" of {dtype}" if dtype else ""
+    return (
+        f"{CASE} These {here}{of_dtype} are judged on {_named(device)}; on {_named(other)} {len(spec.case_set(other))} "
+        "others are. calls: how often one step of the workload makes it."
+    )
+
+
+def _named(device: str) -> str:
+    return "a CPU" if device == "cpu" else "a GPU"
+
+
 def _notes(spec: TaskSpec, cases: Sequence[CaseSpec], shown: Sequence[CaseSpec], measured: Measured) -> list[str]:
     notes = []
     if len(shown) < len(cases):
-        notes.append(f"{len(cases) - len(shown)} further cases are judged too; list them with fk ops or a report.")
+        notes.append(f"{len(cases) - len(shown)} further cases are judged too; a report names them.")
     defaults = sorted(
         {
             parameter.name

@@ -5,6 +5,7 @@ The constants come from ``settings.Timing``; the evidence for each stands in doc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fk_core import stopping
@@ -172,9 +173,23 @@ def _why_no_winner(
     return ""
 
 
-def times(ratio: float) -> str:
-    """A speedup as people read it; one in Triton's interpreter may be far below 0.001."""
+def times(ratio: float, interval: tuple[float, float] | None = None) -> str:
+    """A speedup as people read it, as exact as its interval; one in Triton's interpreter may be far below 0.001."""
+    if interval is not None:
+        return f"{ratio:.{_decimals(*interval)}f}x"
     return f"{ratio:.3f}x" if ratio >= 0.1 else f"{ratio:.3g}x"
+
+
+def between(low: float, high: float) -> str:
+    """An interval of speedups, with as many decimals as show how narrow it is."""
+    decimals = _decimals(low, high)
+    return f"{low:.{decimals}f} to {high:.{decimals}f}"
+
+
+def _decimals(low: float, high: float) -> int:
+    """At least three, and two digits of the interval's width."""
+    width = high - low
+    return 3 if not 0 < width < math.inf else min(9, max(3, 2 - math.ceil(math.log10(width))))
 
 
 def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int) -> str:
@@ -185,9 +200,9 @@ def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, t
     if decision is None or decision.speed.speedup is None:
         return f"{head}; not timed: {decision.speed.reason if decision else 'timing was not reached'}"
     s = decision.speed
-    ci = f" (95% interval {s.ci95[0]:.3f} to {s.ci95[1]:.3f})" if s.ci95 else ""
+    ci = f" (95% interval {between(*s.ci95)})" if s.ci95 else ""
     words = {"same": "no significant change", "inconclusive": "inconclusive"}
     said = words.get(s.verdict, s.verdict)
     note = "; times are indicative" if s.trust == "indicative" else ""
     win = "; winner" if decision.winner else ""
-    return f"{head}; {times(s.speedup or 0.0)} against {s.baseline}{ci}: {said}{win}{note}"
+    return f"{head}; {times(s.speedup or 0.0, s.ci95)} against {s.baseline}{ci}: {said}{win}{note}"

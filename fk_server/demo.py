@@ -14,11 +14,12 @@ import anyio
 from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 import fk_core
 from fk_core.errors import FkError, HarnessError
 from fk_core.plain import clean_text, document, failure
+from fk_core.tables import Rows
 from fk_server.arguments import Arguments, wants_json
 
 OP = "rms_norm"
@@ -87,7 +88,7 @@ async def run(console: Console, server: StdioServerParameters) -> dict[str, Any]
         console.print(f"\nThe stub of {OP}:\n", highlight=False)
         console.print(clean_text(stub["source"]), markup=False, highlight=False)
         verdicts = [await _judge(client, candidate) for candidate in CANDIDATES]
-    console.print(_table(verdicts))
+    console.print(_table(verdicts), crop=False)
     for verdict in verdicts:
         for line in verdict["shown"]:
             console.print(f"{verdict['file']}: {line}", markup=False, highlight=False)
@@ -150,16 +151,17 @@ def _shown(result: dict[str, Any], bad: dict[str, Any], evidence: list[dict[str,
     return [line for line in lines if line]
 
 
-def _table(verdicts: list[dict[str, Any]]) -> Table:
-    table = Table("candidate", "expected", "verdict", "speed", "trust", "seconds", title="Verdicts")
+def _table(verdicts: list[dict[str, Any]]) -> Rows:
+    table = Rows("candidate", "what", "expected", "verdict", "speed", "trust", "seconds", wide=("what",))
     for verdict in verdicts:
         speed = verdict["speed"] or {}
         ratio = speed.get("speedup")
         style = "green" if verdict["as_expected"] else "red"
-        table.add_row(
-            f"{verdict['file']}\n{verdict['what']}",
+        table.add(
+            verdict["file"],
+            verdict["what"],
             ", ".join(verdict["expected"]),
-            f"[{style}]{verdict['outcome']}[/]",
+            Text(verdict["outcome"], style),
             f"{speed.get('verdict', '')}" + ("" if ratio is None else f" {ratio:.3g}x"),
             str(speed.get("trust", "")),
             f"{verdict['seconds']:.2f}",

@@ -14,12 +14,17 @@ class OpSummary(Record):
     entries: list[str]
     models: list[str]
     cases: int
+    """Judged on the device at hand."""
+    cases_by_device: dict[str, int] = Field(default_factory=dict)
+    """How many on a ``cpu`` and on a GPU (``cuda``)."""
     baselines_found: list[str] = Field(default_factory=list)
     baselines_missing: list[str] = Field(default_factory=list)
 
 
 class OpsList(Record):
     ops: list[OpSummary]
+    notes: list[str] = Field(default_factory=list)
+    """What the words mean."""
 
 
 class StubCase(Record):

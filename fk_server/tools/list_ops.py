@@ -28,8 +28,8 @@ async def list_ops(
 ) -> Annotated[CallToolResult, OpsAnswer]:
     """List the operators for which a kernel can be written and judged.
 
-    For each: name (the op of the other tools), level, classes, models whose shapes it is judged on, number of cases,
-    and the production baselines found and missing on this machine.
+    For each: name (the op of the other tools), level, classes, models whose shapes it is judged on, number of cases
+    on the device at hand, and the production baselines found and missing on this machine.
     """
     services = ctx.request_context.lifespan_context
     ops = await services.call(services.harness.list_ops, level=level, model=model, query=query)

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import inspect
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from fk_core.catalog import Catalog, passed_init
 from fk_core.errors import RequestError
+from fk_core.harness import Harness
 from fk_core.records.task import TaskSpec
-from fk_core.stubs import MAX_CHARS, render, render_source
+from fk_core.settings import Settings
+from fk_core.stubs import MAX_CHARS, _named, render, render_source
 
 NAMES = Catalog().names()
 
@@ -73,6 +76,21 @@ def test_baselines_say_what_is_installed() -> None:
         f"torch_eager ({torch.__version__},"
     )
     assert [line.split(" ")[0] for line in render(spec, "cpu").baselines] == ["torch_eager"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_listing_and_stub_count_the_cases_of_the_device_at_hand(device: str, tmp_path: Path) -> None:
+    """``cuda`` is asked for on a machine that may have none: the listing answers all the same."""
+    with Harness(Settings(home=tmp_path, lock_dir=tmp_path / "locks", device=device)) as harness:
+        listed = harness.list_ops()
+    assert any(_named(device) in note and "A case is" in note for note in listed.notes)
+    for op in listed.ops:
+        stub = render(Catalog().get(op.name), device)
+        assert op.cases == op.cases_by_device[device] == stub.cases_total
+        assert f"These {op.cases} are judged on {_named(device)}; " in stub.notes[0]
+        other = "cuda" if device == "cpu" else "cpu"
+        assert f"on {_named(other)} {op.cases_by_device[other]} others are" in stub.notes[0]
+        assert "A case is" in stub.notes[0]
 
 
 def test_dtype_keeps_its_cases() -> None:
