@@ -6,11 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+from fk_core import rights
+
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _OTHER_PROGRAMS = {"serve": "fk_server", "demo": "fk_server.demo"}
 
 
 def main() -> None:
+    rights.keep_own()
     arguments = sys.argv[1:]
     if arguments and arguments[0] in _OTHER_PROGRAMS and not {"-h", "--help"} & set(arguments):
         become(_OTHER_PROGRAMS[arguments[0]], arguments[1:])

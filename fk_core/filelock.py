@@ -7,6 +7,7 @@ parent's death, so :class:`Held` closes the child's copies.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -63,7 +64,12 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 def shared_directory(path: Path) -> Path:
     """Makes ``path`` a directory in which every user may create files and none may remove another's (mode 1777)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whatever the umask says: a directory above that only its owner may enter would part the users of a host.
+    for parent in reversed(path.parents):
+        if not parent.is_dir():
+            with contextlib.suppress(FileExistsError):
+                parent.mkdir()
+                parent.chmod(0o755)
     try:
         os.mkdir(path)
         os.chmod(path, 0o1777)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from fk_core import __version__, stubs
+from fk_core import __version__, rights, stubs
 from fk_core import validate as validation
 from fk_core.calibrate import Floors
 from fk_core.catalog import Catalog
@@ -69,6 +69,7 @@ class Harness:
     """Thread-safe. Making one is cheap; the first verb that needs a device starts its zygote and judge."""
 
     def __init__(self, settings: Settings | None = None) -> None:
+        rights.check_own()
         self.settings = settings or load()
         self.catalog = Catalog()
         self.journal = Journal(self.settings)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 
-from fk_core import settings
+from fk_core import rights, settings
 from fk_core.errors import RequestError
 from fk_core.plain import clean_text, failure
 from fk_server.arguments import Arguments, wants_json
 
 
 def main(arguments: list[str] | None = None) -> int:
+    rights.keep_own()
     given = sys.argv[1:] if arguments is None else arguments
     parser = Arguments(prog="fk serve", description="Serve MCP over stdin and stdout, or over HTTP.")
     parser.add_argument("--http", metavar="HOST:PORT", default="", help="serve streamable HTTP at http://HOST:PORT/mcp")

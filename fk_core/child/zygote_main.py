@@ -29,6 +29,8 @@ def main(control: int) -> NoReturn:
     channel = Channel(socket.socket(fileno=control))
     syscalls.set_parent_death_signal(signal.SIGKILL)
     syscalls.set_name("fk-zygote")
+    # Of every role, whatever the harness was started with: compilers and caches count on it.
+    os.umask(0o022)
     try:
         first = channel.receive(timeout_s=60.0)
         began = time.perf_counter()

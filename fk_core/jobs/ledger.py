@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fk_core import alive, filelock
+from fk_core import alive, filelock, rights
 from fk_core.errors import JournalError
 from fk_core.tracking.ledger import Ledger, Position, private_directory
 
@@ -77,6 +77,7 @@ class JobLedger:
 
     def _append(self, event: dict[str, Any]) -> None:
         try:
+            rights.directory(self._directory.parent)
             private_directory(self._directory)
             with self._ledger.writing() as fd:
                 self._ledger.append(fd, {**event, "at": round(time.time(), 3)})

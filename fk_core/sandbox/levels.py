@@ -8,6 +8,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+from fk_core import rights
 from fk_core.child import landlock
 from fk_core.child.confine import NAMESPACES
 from fk_core.child.wire import ProtocolError
@@ -24,7 +25,7 @@ _found: dict[tuple[int, Path], dict[str, str]] = {}
 
 
 def available(settings: Settings) -> list[str]:
-    """The levels that hold here, best first. ``process`` always does."""
+    """The levels that hold here, best first."""
     why = explain(settings)
     return [level for level in ORDER if not why[level]]
 
@@ -42,16 +43,29 @@ def choose(settings: Settings) -> str:
     """The best level, or the one that ``FK_SANDBOX`` asks for. Raises ``HarnessError`` where that one doesn't hold."""
     wanted = settings.sandbox
     if not wanted:
-        return available(settings)[0]
+        return _best(settings)
     why = explain(settings)[wanted]
     if why:
-        best = available(settings)[0]
-        raise HarnessError(f"FK_SANDBOX={wanted} can't be had on this machine: {why}", hint=f"The best here is {best}")
+        raise HarnessError(
+            f"FK_SANDBOX={wanted} can't be had on this machine: {why}", hint=f"The best here is {_best(settings)}"
+        )
     return wanted
 
 
+def _best(settings: Settings) -> str:
+    """The first level that holds. Without privileges ``process`` does, unless something is broken."""
+    levels = available(settings)
+    if not levels:
+        why = "; ".join(f"{level}: {said}" for level, said in explain(settings).items())
+        raise HarnessError(
+            f"no process can be confined here, not even by limits: {why}"[:2000],
+            hint=f"Check free space and permissions of {settings.scratch_dir}, then run `fk doctor`",
+        )
+    return levels[0]
+
+
 def _try_all(settings: Settings) -> dict[str, str]:
-    settings.home.mkdir(parents=True, exist_ok=True)
+    rights.directory(settings.home)
     zygote = Zygote(settings, interpret=False, preload=())
     try:
         zygote.start(60.0)
@@ -62,7 +76,7 @@ def _try_all(settings: Settings) -> dict[str, str]:
 
 def _try(zygote: Zygote, settings: Settings, level: str) -> str:
     """Why the level doesn't hold; empty when it does."""
-    settings.scratch_dir.mkdir(parents=True, exist_ok=True)
+    rights.directory(settings.scratch_dir)
     place = Path(tempfile.mkdtemp(prefix="probe-", dir=settings.scratch_dir))
     place.chmod(0o711)
     secret, scratch = place / "secret", place / "scratch"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fk_core import rights
 from fk_core.sandbox.environ import RUN_MARKER
 from fk_core.settings import Settings
 
@@ -28,10 +29,11 @@ class Run:
 
     def __init__(self, settings: Settings) -> None:
         self.path = settings.scratch_dir / f"run-{os.getpid()}-{secrets.token_hex(4)}"
-        settings.scratch_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
+        rights.directory(settings.home)
+        rights.directory(settings.scratch_dir)
         # Taken before the directory has its final name, so that no sweeper sees it without its holder.
         hidden = self.path.with_name("." + self.path.name)
-        hidden.mkdir(mode=0o711)
+        rights.directory(hidden, 0o711)
         self._lock = os.open(hidden / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         hidden.rename(self.path)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fk_core
+from fk_core import rights
 from fk_core.child import wire
 from fk_core.errors import ZygoteDied
 from fk_core.sandbox import environ, sweep
@@ -58,7 +59,8 @@ class Zygote:
 
     def start(self, timeout_s: float = 120.0) -> dict[str, Any]:
         """Start it and wait until it is warm. Give the versions it imported and the ``seconds`` that took."""
-        self.settings.cache_dir.mkdir(parents=True, exist_ok=True)
+        rights.directory(self.settings.home)
+        rights.directory(self.settings.cache_dir)
         ours, theirs = wire.pair()
         # The zygote asks to die with the thread that started it, so that thread must live as long as the zygote may.
         threading.Thread(target=self._run, args=(theirs,), name="fk-zygote", daemon=True).start()

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fk_core import alive, filelock
+from fk_core import alive, filelock, rights
 from fk_core.errors import JournalError, UnknownAttempt
 from fk_core.records.base import Record
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
@@ -61,7 +61,7 @@ class Journal:
         source = _encoded(request.source)
         digest = hashlib.sha256(source).hexdigest()
         with self._lock, _faults("recorded"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            rights.directory(self.path.parent)
             private_directory(self.path)
             stored = self._source_path(digest)
             if not _has_size(stored, len(source)):

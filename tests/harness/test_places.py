@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from tests.server.wire_client import REPOSITORY
 TASK = REPOSITORY / "tasks" / "L1" / f"{kit.OP}.py"
 
 
-def fk_validate(settings: Settings, source: str, tmp_path: Path) -> tuple[int, dict[str, Any]]:
+def fk_validate(settings: Settings, source: str, tmp_path: Path, *, umask: int = -1) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON answer of the command."""
     file = tmp_path / "candidate.py"
     file.write_text(source, encoding="utf-8")
@@ -36,7 +37,9 @@ def fk_validate(settings: Settings, source: str, tmp_path: Path) -> tuple[int, d
         "FK_DEVICE": "cpu",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(command, env=environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, umask=umask
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -144,6 +147,29 @@ def test_no_place_for_locks(settings: Settings, tmp_path: Path) -> None:
     assert answer["outcome"] == "HARNESS_FAULT"
     assert answer["blame"] == "harness"
     assert "FK_LOCK_DIR" in answer["summary"]
+
+
+@pytest.mark.parametrize("umask", [0o777, 0o277, 0o077, 0o000])
+def test_any_umask(settings: Settings, tmp_path: Path, umask: int) -> None:
+    code, answer = fk_validate(settings, kit.GOOD, tmp_path, umask=umask)
+    assert code == 0, answer
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in settings.home.iterdir()}
+    assert modes.pop(settings.journal_dir) == 0o700
+    assert set(modes.values()) == {0o755}, modes
+    assert stat.S_IMODE(settings.home.stat().st_mode) == 0o755
+    assert stat.S_IMODE(settings.lock_dir.stat().st_mode) == 0o1777
+
+
+def test_a_harness_says_what_is_wrong_with_the_umask(settings: Settings) -> None:
+    """In a program of somebody else, whose umask is not ours to set."""
+    before = os.umask(0o177)
+    try:
+        with pytest.raises(HarnessError, match="umask 0177") as caught:
+            Harness(settings)
+    finally:
+        os.umask(before)
+    assert "os.umask(0o077)" in caught.value.hint
+    Harness(settings).close()
 
 
 def test_a_home_that_is_deleted_while_in_use(harness: Harness, settings: Settings) -> None:
