@@ -8,11 +8,13 @@ nonce u64, sequence u64. The reply to a request carries the request's nonce and 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import select
 import socket
 import struct
+import threading
 import time
 from typing import Any
 
@@ -54,10 +56,14 @@ class Frame:
 
 
 class Channel:
-    """A connected Unix stream socket that carries frames. Not thread-safe: one owner at a time."""
+    """A connected Unix stream socket that carries frames. One thread at a time may use it; any may close it.
+
+    A thread that sends or waits meanwhile is woken with ``Closed``, and it is the one that then closes the descriptor:
+    closed under it, its number could be another file's by the time that thread reads.
+    """
 
     # No instance dictionary: nobody gives this object methods of his own.
-    __slots__ = ("_buffer", "_fds", "_seq", "sock")
+    __slots__ = ("_buffer", "_closed", "_fds", "_guard", "_seq", "_used", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -65,11 +71,35 @@ class Channel:
         self._seq = 0
         self._buffer = bytearray()
         self._fds: list[int] = []
+        self._guard = threading.Lock()
+        self._used = 0
+        self._closed = False
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            if self._used:
+                with contextlib.suppress(OSError):
+                    self.sock.shutdown(socket.SHUT_RDWR)
+            else:
+                self._release()
+
+    def _enter(self) -> None:
+        with self._guard:
+            if self._closed:
+                raise Closed("the channel was closed")
+            self._used += 1
+
+    def _leave(self) -> None:
+        with self._guard:
+            self._used -= 1
+            if self._closed and not self._used:
+                self._release()
+
+    def _release(self) -> None:
         self._drop_fds()
         self.sock.close()
 
@@ -112,6 +142,7 @@ class Channel:
 
     def receive(self, *, timeout_s: float | None = None) -> Frame:
         """Wait for one whole frame. After a ``ProtocolError`` other than ``TimedOut`` the channel is of no more use."""
+        self._enter()
         try:
             return self._receive(None if timeout_s is None else time.monotonic() + timeout_s)
         except TimedOut:
@@ -119,6 +150,8 @@ class Channel:
         except ProtocolError:
             self._drop_fds()
             raise
+        finally:
+            self._leave()
 
     def _receive(self, deadline: float | None) -> Frame:
         self._fill(HEADER.size, deadline)
@@ -140,8 +173,12 @@ class Channel:
         return Frame(kind, nonce, seq, body, fds)
 
     def pending(self) -> bool:
-        """Whether bytes wait that nobody asked for."""
-        return bool(self._buffer) or self._readable(0.0)
+        """Whether bytes wait that nobody asked for. Raises ``Closed``."""
+        self._enter()
+        try:
+            return bool(self._buffer) or self._readable(0.0)
+        finally:
+            self._leave()
 
     def _readable(self, wait_s: float) -> bool:
         # poll, since select refuses descriptors above 1023, which a server with many clients has.
@@ -154,6 +191,7 @@ class Channel:
         if len(raw) > MAX_BODY:
             raise ProtocolError(f"frame body of {len(raw)} bytes; at most {MAX_BODY} fit")
         data = HEADER.pack(MAGIC, kind, 0, len(raw), len(fds), nonce, seq) + raw
+        self._enter()
         try:
             if fds:
                 sent = self.sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
@@ -161,6 +199,8 @@ class Channel:
             self.sock.sendall(data)
         except OSError as error:
             raise Closed("the other side is gone") from error
+        finally:
+            self._leave()
 
     def _fill(self, size: int, deadline: float | None) -> None:
         while len(self._buffer) < size:

@@ -52,6 +52,8 @@ class Child:
         self._limit: str | None = None
         self._failed = ""
         self._lock = threading.Lock()
+        self._line_lock = threading.Lock()
+        """For closing the line and for sending to it from another thread than the one that reads it."""
         self._started, self._gone = threading.Event(), threading.Event()
         ours, self._theirs = wire.pair()
         # A child that does not read must not block the harness for ever.
@@ -128,9 +130,11 @@ class Child:
             return (bytes(self._head) + middle + bytes(self._tail)).decode("utf-8", "replace")
 
     def kill(self) -> None:
-        """End the whole tree, whatever left its session or was orphaned; returns when all are gone."""
-        with contextlib.suppress(OSError):
-            self._line.send(b"kill\n")
+        """End the whole tree, whatever left its session or was orphaned; returns when all are gone.
+
+        A thread that waits for an answer meanwhile is woken.
+        """
+        self._tell_keeper()
         if not self._gone.wait(_KILL_S):
             # The keeper was stopped or hangs: the zygote ends it and what it kept.
             with contextlib.suppress(ZygoteDied):
@@ -162,7 +166,8 @@ class Child:
             if self._line.fileno() not in open_fds and not self._started.is_set():
                 self._started.set()
         os.close(self._log)
-        self._line.close()
+        with self._line_lock:
+            self._line.close()
         self._gone.set()
         self._started.set()
 
@@ -188,8 +193,12 @@ class Child:
                 del self._tail[: len(self._tail) - half]
         if self.output_bytes > self._log_bytes * _OUTPUT_FACTOR and self._limit is None:
             self._limit = "output"
-            with contextlib.suppress(OSError):
-                self._line.send(b"kill\n")
+            self._tell_keeper()
+
+    def _tell_keeper(self) -> None:
+        """To end what it keeps. Closed already, the line has no number that could be another file's."""
+        with self._line_lock, contextlib.suppress(OSError):
+            self._line.send(b"kill\n")
 
     def _close_theirs(self) -> None:
         self._theirs.close()

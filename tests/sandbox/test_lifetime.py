@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from fk_core.child import wire
 from fk_core.errors import ZygoteDied
-from fk_core.sandbox.launch import ChildGone
+from fk_core.sandbox.launch import Child, ChildGone
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
 from tests.sandbox.kit import PRELOAD, ROLES, Start, gone_within, processes_with, run
@@ -198,6 +200,50 @@ def test_many_starts_leave_nothing(start: Start, level: str, zygote: Zygote) -> 
     assert gone_within(lambda: counts() != before, 5.0), (before, counts())
     if os.geteuid() == 0:
         assert len(os.listdir(f"/proc/{zygote.pid}/fd")) == len(inside)
+
+
+def _ask_until_it_fails(child: Child, ended: list[BaseException]) -> None:
+    try:
+        while True:
+            child.ask({"code": "out = 1"}, timeout_s=30.0)
+    except BaseException as error:  # noqa: BLE001 - it is the result
+        ended.append(error)
+
+
+def test_many_threads_kill_a_child_that_is_being_asked(start: Start, zygote: Zygote) -> None:
+    """The asking thread learns of it at once and in words, and no descriptor is closed twice or lost."""
+
+    def counts() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    start("process").kill()
+    assert gone_within(lambda: zygote._ask({"do": "runs"}, timeout_s=5.0).body["keepers"])
+    before = counts()
+    for turn in range(25):
+        child = start("process")
+        ended: list[BaseException] = []
+
+        asking = threading.Thread(target=_ask_until_it_fails, args=(child, ended))
+        asking.start()
+        time.sleep(0.001 * turn)
+        killers = [threading.Thread(target=child.kill) for _ in range(4)]
+        for killer in killers:
+            killer.start()
+        bystander, other = socket.socketpair()
+        bystander.send(b"kept")
+        for thread in (*killers, asking):
+            thread.join(15.0)
+            assert not thread.is_alive()
+        assert [type(error) for error in ended] == [ChildGone], ended
+        assert other.recv(100) == b"kept"
+        other.setblocking(False)
+        bystander.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            bystander.recv(1)
+        bystander.close()
+        other.close()
+        assert child.channel.fileno() == -1
+    assert gone_within(lambda: counts() != before, 5.0), (before, counts())
 
 
 def test_threads_start_at_once(start: Start, level: str) -> None:
