@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fk_core.child.judge import Judge
+from tests.descriptors import descriptors
 from tests.judge.court import CATALOG, CPU, Court, Forward, Wrap, case_of, honest
 
 OPS = ("rms_norm", "silu_and_mul", "softmax")
@@ -567,10 +568,6 @@ def test_a_function_that_looks_at_the_batch_is_not_batch_invariant(sit: Sit) -> 
 # -- the desk ----------------------------------------------------------------------------------------------------------
 
 
-def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_jobs_leave_nothing_behind() -> None:
     spec = CATALOG.get("softmax")
     judge = Judge(CPU)
@@ -590,11 +587,11 @@ def test_jobs_leave_nothing_behind() -> None:
 
     one()
     gc.collect()
-    before = open_fds()
+    before = descriptors()
     for _ in range(5):
         one()
     gc.collect()
-    assert open_fds() <= before
+    assert not descriptors() - before
 
 
 def test_questions_outside_a_job() -> None:

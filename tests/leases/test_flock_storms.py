@@ -27,6 +27,7 @@ from fk_core.leases import flock, tickets
 from fk_core.leases.flock import FlockLeases
 from fk_core.records.device import Device
 from fk_core.settings import Settings
+from tests.descriptors import descriptors
 
 CPU = Device(kind="cpu", uuid="cpu")
 LIMIT_S = 30.0
@@ -348,14 +349,14 @@ def test_drafts_of_the_dead_are_swept(leases: FlockLeases) -> None:
 
 def test_no_descriptor_is_lost(leases: FlockLeases) -> None:
     leases.acquire(CPU, "shared").release()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(50):
         with leases.acquire(CPU, "shared") as lease:
             lease.upgrade()
             with pytest.raises(LeaseTimeout):
                 leases.acquire(CPU, "shared", timeout_s=0)
             leases.status()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not descriptors() - before
 
 
 def test_a_lack_of_descriptors_grants_nothing(leases: FlockLeases, monkeypatch: pytest.MonkeyPatch) -> None:
