@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
 import hashlib
 import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from fk_core import __version__, rights, stubs
 from fk_core import validate as validation
 from fk_core.calibrate import Floors
 from fk_core.catalog import Catalog
-from fk_core.child import production
-from fk_core.child.baselines.base import policy_libraries, provider
+from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
 from fk_core.domain import EVERYTHING, BadDomain, declared
@@ -27,13 +26,13 @@ from fk_core.errors import (
     HarnessError,
     JournalError,
     MachineError,
-    RequestError,
     UnknownAttempt,
 )
 from fk_core.hearing import Hearing
 from fk_core.leases import base as lease_base
 from fk_core.leases.devices import resolve, survey
 from fk_core.leases.status import gpu_status
+from fk_core.permits import check_allowed
 from fk_core.records.device import Device, DoctorReport, GpuStatus
 from fk_core.records.listing import OpsList, OpSummary, Stub
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
@@ -52,17 +51,27 @@ def _quiet(doing: str, share: float | None) -> None:
     """Progress that nobody watches."""
 
 
-def check_allowed(names: Sequence[str]) -> None:
-    """Raise ``RequestError`` for a library that needs no leave: misspelt, it would have the candidate refused later."""
-    known = sorted({*production.LIBRARIES, *policy_libraries()})
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-            raise RequestError(
-                f"allow names {name[:80]!r}, which is no production kernel library"
-                + (f"; nearest: {', '.join(close)}" if close else ""),
-                hint=f"These can be allowed: {', '.join(known)}. Whatever else is installed needs no leave",
-            )
+def _nothing() -> None:
+    """The record where nobody wants to be answered from it."""
+
+
+def _settled(report: ValidateReport, known: validation.Known) -> ValidateReport:
+    """The answer to a submission that another process may have judged at the same time: one submission, one answer.
+
+    Where both found the same outcome the first answer stands. Where they did not, this one says so.
+    """
+    if report.identical_to or not (report.outcome is Outcome.PASSED or report.blame == "candidate"):
+        return report
+    other = known()
+    if other is None:
+        return report
+    if other.outcome is report.outcome:
+        return other
+    said = (
+        f"attempt {other.identical_to} judged the same submission at the same time, with another outcome: "
+        f"{other.outcome.value}; submit it again with fresh to settle which holds"
+    )
+    return report.model_copy(update={"warnings": [said, *report.warnings]})
 
 
 class Harness:
@@ -235,7 +244,10 @@ class Harness:
             return None
         spec = self.catalog.get(request.op)
         device = self.device(request.device)
-        found = self.journal.find_identical(self.identity(request, spec, device))
+        return self._recorded(self.identity(request, spec, device))
+
+    def _recorded(self, identity: str) -> ValidateReport | None:
+        found = self.journal.find_identical(identity)
         if found is None:
             return None
         try:
@@ -243,7 +255,8 @@ class Harness:
         except JournalError as error:
             log.warning("the recorded answer %s can't be read, so it is worked out anew: %s", found, error)
             return None
-        return None if report is None else report.model_copy(update={"identical_to": found})
+        # That attempt itself may have been answered from the record of another.
+        return None if report is None else report.model_copy(update={"identical_to": report.identical_to or found})
 
     def validate(
         self,
@@ -264,12 +277,14 @@ class Harness:
         problems += check_source(spec, request.source, cases, max_bytes=self.settings.limits.source_bytes)
         if not all(p.text for p in problems):
             return validation.rejected_text(hearing, problems, self.settings)
-        attempt_id = self.journal.begin(request, self.identity(request, spec, device))
+        identity = self.identity(request, spec, device)
+        attempt_id = self.journal.begin(request, identity)
         if begun is not None:
             begun(attempt_id)
-        report = self._judged(hearing, problems, progress, cancel)
+        known = _nothing if request.fresh else functools.partial(self._recorded_meanwhile, identity)
+        report = _settled(self._judged(hearing, problems, progress, cancel, known), known)
         others = self.floors.others(device, spec, report)
-        if others:
+        if others and not report.identical_to:
             report = report.model_copy(update={"speed": report.speed.model_copy(update={"others_timed": others})})
         report = report.model_copy(update={"attempt_id": attempt_id})
         try:
@@ -277,8 +292,17 @@ class Harness:
         except (JournalError, UnknownAttempt) as error:
             hint = error.hint if isinstance(error, JournalError) else "Something removes files from FK_HOME; exempt it"
             raise JournalError(f"{error.message}; the verdict was: {report.summary}", hint=hint) from error
-        self.floors.note_times(device, spec, report)
+        if not report.identical_to:
+            self.floors.note_times(device, spec, report)
         return report
+
+    def _recorded_meanwhile(self, identity: str) -> ValidateReport | None:
+        """What another process has found of the same submission while this one waited or ran."""
+        try:
+            return self._recorded(identity)
+        except JournalError as error:
+            log.warning("the journal can't be searched for the same submission: %s", error)
+            return None
 
     def _heard(
         self, request: ValidateRequest, spec: TaskSpec, cases: list[CaseSpec], device: Device
@@ -304,6 +328,7 @@ class Harness:
         problems: list[Problem],
         progress: Progress,
         cancel: threading.Event | None,
+        known: validation.Known,
     ) -> ValidateReport:
         if problems:
             return validation.rejected_text(hearing, problems, self.settings)
@@ -312,4 +337,4 @@ class Harness:
         except FkError as error:
             return validation.refused(hearing, error, self.settings)
         seed = int.from_bytes(os.urandom(8), "little") >> 2
-        return validation.validate(hearing, desk, self.leases, self.settings, progress, cancel, seed=seed)
+        return validation.validate(hearing, desk, self.leases, self.settings, progress, cancel, seed=seed, known=known)

@@ -9,7 +9,8 @@ import pytest
 from fk_core.harness import Harness
 from fk_core.leases.devices import cpu_device
 from fk_core.leases.flock import FlockLeases
-from fk_core.records.report import Outcome
+from fk_core.records.report import Outcome, ValidateReport, blame_of
+from fk_core.settings import Settings
 from tests.harness import kit
 
 
@@ -64,6 +65,71 @@ def test_one_that_found_no_device_is_not(tmp_path_factory: pytest.TempPathFactor
         assert report.blame == "machine"
         assert "somebody else" in report.summary
         assert harness.cached_report(wanted) is None
+
+
+def test_the_record_is_looked_at_again_when_the_device_is_to_be_had(shared: Harness) -> None:
+    """Two threads with one harness: the second waits for its turn, and need not run any more."""
+    wanted = kit.request(kit.candidate("time.sleep(0.01)  # twice"), fresh=False)
+    first, second = kit.Running(shared, wanted), kit.Running(shared, wanted)
+    reports = sorted((first.result(), second.result()), key=lambda report: report.identical_to)
+    assert [report.identical_to for report in reports] == ["", reports[0].attempt_id]
+    assert reports[1].attempt_id not in ("", reports[0].attempt_id)
+    ran, answered = reports
+    assert answered.model_copy(update={"identical_to": "", "attempt_id": ran.attempt_id}) == ran
+    for report in reports:
+        assert shared.journal.read(report.attempt_id)[1] == report
+    again = shared.validate(wanted)
+    assert again.identical_to == ran.attempt_id
+
+
+def test_who_asks_for_it_anew_is_not_answered_from_the_record(shared: Harness) -> None:
+    wanted = kit.request(kit.candidate("time.sleep(0.01)  # both"), fresh=True)
+    jobs = [kit.Running(shared, wanted) for _ in range(2)]
+    assert [job.result().identical_to for job in jobs] == ["", ""]
+
+
+def test_two_servers_at_the_same_submission_give_one_answer(settings: Settings) -> None:
+    """Both may judge at the same time; who is the second to finish gives the answer of the first."""
+    wanted = kit.request(kit.candidate("time.sleep(0.005)"), fresh=False)
+    with Harness(settings) as one, Harness(settings) as other:
+        one.warm()
+        other.warm()
+        jobs = [kit.Running(harness, wanted) for harness in (one, other)]
+        reports = [job.result() for job in jobs]
+    ran = next(report for report in reports if not report.identical_to)
+    answered = next(report for report in reports if report is not ran)
+    assert answered.identical_to == ran.attempt_id
+    assert (answered.speed, answered.cases) == (ran.speed, ran.cases)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WRONG_VALUES, Outcome.PASSED, Outcome.CANCELLED])
+def test_a_contradiction_is_not_silent(settings: Settings, monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
+    """Another process has found it right in the meantime."""
+    wanted = kit.request(fresh=False)
+
+    def report(outcome: Outcome, **more: object) -> ValidateReport:
+        return ValidateReport(op=kit.OP, level=1, outcome=outcome, blame=blame_of(outcome), **more)  # type: ignore[arg-type]
+
+    with Harness(settings) as harness:
+        there: list[str] = []
+
+        def judged(*_: object) -> ValidateReport:
+            identity = harness.identity(wanted, harness.catalog.get(kit.OP), harness.device("cpu"))
+            there.append(harness.journal.begin(wanted, identity))
+            harness.journal.finish(there[0], report(Outcome.PASSED, attempt_id=there[0], summary="the first"))
+            return report(outcome, summary="the second")
+
+        monkeypatch.setattr(harness, "_judged", judged)
+        found = harness.validate(wanted)
+        assert harness.journal.read(found.attempt_id)[1] == found
+    assert found.outcome is outcome
+    if outcome is Outcome.PASSED:
+        assert (found.summary, found.identical_to) == ("the first", there[0])
+    else:
+        assert (found.summary, found.identical_to) == ("the second", "")
+    assert any(there[0] in warning and "another outcome: PASSED" in warning for warning in found.warnings) == (
+        outcome is Outcome.WRONG_VALUES
+    )
 
 
 def test_what_makes_a_submission_another(shared: Harness) -> None:

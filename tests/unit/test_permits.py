@@ -11,7 +11,7 @@ import fk_core
 from fk_core.child import production
 from fk_core.child.baselines.base import policy_libraries
 from fk_core.errors import RequestError
-from fk_core.harness import check_allowed
+from fk_core.permits import check_allowed
 
 
 def test_every_production_library_can_be_allowed() -> None:
