@@ -222,8 +222,8 @@ class Trial:
         for i, probe in enumerate(probes):
             if self.cancel is not None and self.cancel.is_set():
                 raise Cancelled("cancelled by the caller")
-            if not self.domain.covers(probe["dims"], probe["dtype"]):
-                laid = None  # an engine would run the baseline here
+            if not self._wanted(probe):
+                laid = None
                 continue
             if i % 8 == 0:
                 progress(f"correctness: call {i + 1} of {len(probes)}", i / len(probes))
@@ -260,6 +260,12 @@ class Trial:
         for key in sorted(self._made):
             self._weights(key)
         self.weigh(self.ask({"do": "checkpoint", "where": "calls"}, Findings))
+
+    def _wanted(self, probe: dict[str, Any]) -> bool:
+        """Whether a call is made: outside its domain an engine would run the baseline in the candidate's place."""
+        if not self.domain.covers(probe["dims"], probe["dtype"]):
+            return False
+        return probe["unless"] is None or not self._wanted(self.plan["probes"][probe["unless"]])
 
     def _try_capture(self, laid: dict[str, Any], case: str) -> None:
         """Capture one call: work that is left on another stream, or runs on the CPU, is seen before it can race."""
@@ -354,7 +360,11 @@ def explain(told: dict[str, Any]) -> str:
         return str(note or told["outcome"])
     share = judged.get("share_wrong")
     where = "largest error at" if first.get("worst") else "first wrong at"
-    parts = [f"{where} {first.get('index')}: expected {first.get('expected')}, got {first.get('got')}"]
+    # What is not finite stands in the note, as "expected is NaN".
+    special = dict(part.split(" is ", 1) for part in str(first.get("note", "")).split("; ") if " is " in part)
+    values = {key: first.get(key, None) for key in ("expected", "got")}
+    said = ", ".join(f"{key} {special.get(key) if value is None else value}" for key, value in values.items())
+    parts = [f"{where} {first.get('index')}: {said}"]
     if share is not None:
         parts.append(f"{100 * share:.3g}% of the elements wrong")
     if judged.get("pattern"):

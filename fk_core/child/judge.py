@@ -32,6 +32,8 @@ from fk_core.child.wire import Channel, Closed
 _RECHECK_BYTES = 1 << 20
 _SHIFT = 64 << 10
 _BUILD_ELEMENTS = 4 << 20
+_TOLD = frozenset({"case_id", "why", "gating", "may_raise", "hidden", "dims", "leading", "dtype", "init", "unless"})
+"""What the parent learns of a call of the plan."""
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
@@ -234,11 +236,7 @@ class Job:
         return {
             "modules": list(self.modules.values()),
             "keys": self.keys,
-            "probes": [
-                {k: v for k, v in asdict(p).items() if k in ("case_id", "why", "gating", "may_raise", "hidden", "dims")}
-                | {"dtype": p.dtype, "init": p.init}
-                for p in self.probes
-            ],
+            "probes": [{k: v for k, v in asdict(p).items() if k in _TOLD} for p in self.probes],
             "arena": {"size": self.arena.size},
             "builds": self._builds() if self.device.type == "cuda" else [],
             "baseline": self.baseline,
@@ -249,6 +247,8 @@ class Job:
         """Shapes of every call, module by module and form by form, so that kernels can be compiled ahead of time."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for key, probe in zip(self.keys, self.probes, strict=True):
+            if probe.unless is not None:
+                continue  # seldom made
             call = inputs.call_of(self.task, probe)
             recipe = self.modules[key]
             row = found.setdefault(
@@ -342,7 +342,7 @@ class Job:
     def _references(self, call: Call, key: str, values: dict[str, Tensor]) -> dict[str, Reference]:
         state = self.states[key]
         found = self.oracle.reference(call, state, values)
-        if call.distribution == "denormals":
+        if call.distribution in inputs.FLUSHABLE:
             other = self.oracle.reference(call, inputs.flushed(state), inputs.flushed(values))
             found = inputs.allow_flush(found, other, self.task["tolerance"]["u"])
         return found
