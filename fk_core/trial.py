@@ -24,6 +24,7 @@ from fk_core.records.claims import (
     ExceptionClaim,
     FindingClaim,
     Findings,
+    HoldClaim,
     Nothing,
     StateClaim,
     TryClaim,
@@ -35,6 +36,8 @@ from fk_core.settings import Settings
 T = TypeVar("T", bound=Claim)
 Progress = Callable[[str, float | None], None]
 _FIRST_CALLS = 4
+_HELD_CALLS = (72, 96)
+"""How many calls are made whose outputs are all kept; drawn anew each time."""
 
 
 class CandidateFault(Exception):
@@ -257,9 +260,41 @@ class Trial:
                 self.warnings.append(f"{probe['why']}: {told['note']}")
                 continue
             raise self._wrong(told, probe)
+        self._hold(progress)
         for key in sorted(self._made):
             self._weights(key)
         self.weigh(self.ask({"do": "checkpoint", "where": "calls"}, Findings))
+
+    def _hold(self, progress: Progress) -> None:
+        """Many calls of a small shape whose outputs all stay alive: for every form on a GPU, else one of each class."""
+        numbers: dict[tuple[str, str], int] = {}
+        for number, shape in enumerate(self.plan["holds"]):
+            if self.domain.covers(shape["dims"], shape["dtype"]):
+                numbers.setdefault((shape["entry"], shape["form"]), number)
+        chosen = list(numbers)
+        if not self.on_gpu:
+            self.random.shuffle(chosen)
+            chosen = list({entry: (entry, form) for entry, form in chosen}.values())
+        for which in chosen:
+            if self.cancel is not None and self.cancel.is_set():
+                raise Cancelled("cancelled by the caller")
+            progress("correctness: calls whose outputs are all kept", 1.0)
+            self._hold_one(self.plan["holds"][numbers[which]], numbers[which])
+
+    def _hold_one(self, shape: dict[str, Any], number: int) -> None:
+        calls = self.random.randint(*_HELD_CALLS)
+        probe = {**shape, "case_id": None, "why": f"{calls} calls whose outputs are all kept"}
+        limits = self.settings.limits
+        self.make(shape["key"])
+        laid = self.judge.ask("hold", number=number, calls=calls).body
+        try:
+            claim = self.ask({"do": "hold", **laid}, HoldClaim, timeout_s=max(limits.call_s, limits.first_call_s))
+        except CandidateFault as fault:
+            fault.reason = f"{fault.reason}\nThe call: {describe(probe)}"
+            raise
+        told = self.judge.ask("judge_hold", shared=claim.shared).body
+        if not told["ok"]:
+            raise self._wrong(told, probe)
 
     def _wanted(self, probe: dict[str, Any]) -> bool:
         """Whether a call is made: outside its domain an engine would run the baseline in the candidate's place."""
@@ -385,6 +420,7 @@ def _doing(do: str) -> str:
         "load": "importing the file",
         "make": "constructing the module",
         "call": "calling forward",
+        "hold": "calling forward many times",
         "time": "capturing the calls for timing",
         "turn": "replaying the captured calls",
         "loop": "running the timed calls",
