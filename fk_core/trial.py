@@ -243,7 +243,7 @@ class Trial:
                 if probe["may_raise"] and fault.outcome is Outcome.CRASHED and self.child.alive():
                     self.warnings.append(f"{probe['why']}: {fault.reason.splitlines()[0][:200]}")
                     continue
-                fault.reason = f"{fault.reason}\nThe call: {describe(probe)}"
+                fault.reason = _in_call(fault.reason, probe)
                 raise
             if self.on_gpu and keys[i] not in self._tried:
                 self._tried.add(keys[i])
@@ -290,7 +290,7 @@ class Trial:
         try:
             claim = self.ask({"do": "hold", **laid}, HoldClaim, timeout_s=max(limits.call_s, limits.first_call_s))
         except CandidateFault as fault:
-            fault.reason = f"{fault.reason}\nThe call: {describe(probe)}"
+            fault.reason = _in_call(fault.reason, probe)
             raise
         told = self.judge.ask("judge_hold", shared=claim.shared).body
         if not told["ok"]:
@@ -384,6 +384,12 @@ def host_fault(case: str, nodes: int) -> CandidateFault:
 def describe(probe: dict[str, Any]) -> str:
     dims = ", ".join(f"{k}={v}" for k, v in probe["dims"].items())
     return f"{probe['why']} ({dims}, {probe['dtype']})"
+
+
+def _in_call(reason: str, probe: dict[str, Any]) -> str:
+    """The call stands in the first line, which is all that a summary shows."""
+    head, newline, rest = reason.partition("\n")
+    return f"{head}; the call: {describe(probe)}{newline}{rest}"
 
 
 def explain(told: dict[str, Any]) -> str:

@@ -651,3 +651,13 @@ def test_a_value_that_is_not_finite_is_named() -> None:
     first = {"index": [1, 0], "expected": None, "got": 0.5, "note": "expected is NaN"}
     told = {"outcome": "NON_FINITE", "judgement": {"first_mismatch": first, "share_wrong": 0.5}, "limit": 5}
     assert explain(told).startswith("first wrong at [1, 0]: expected NaN, got 0.5; 50% of")
+
+
+def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
+    made = trial(lambda stage: stage.say(exception(), kind=wire.ERROR) if stage.body["do"] == "hold" else stage.say({}))
+    with pytest.raises(CandidateFault) as caught:
+        held(made, {"ok": True})
+    first, *rest = caught.value.reason.splitlines()
+    assert first.startswith("calling forward many times raised ValueError: no (line 3: x); the call: ")
+    assert "(hidden=96, bfloat16)" in first
+    assert rest == ["Traceback ..."]
