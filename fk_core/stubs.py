@@ -99,6 +99,9 @@ def _class(spec: TaskSpec, name: str, entry: Entry) -> str:
         answer = ", ".join(f"{output}[{', '.join(value.shape)}]" for output, value in form.outputs.items())
         given = ", ".join(f"{argument}[{', '.join(spec.tensors[argument].shape)}]" for argument in form.arguments)
         doc.append(f"forward({given}) -> {answer or 'None'}")
+        if form.leading:
+            only = ", ".join(f"{name}={value!r}" for name, value in form.leading_init.items())
+            doc.append(f"    {form.leading} may be any number of dimensions" + (f" where {only}" if only else ""))
         doc += [
             f"    {name} {'is updated in place' if word == 'must' else 'may be overwritten'}"
             for name, word in form.mutates.items()

@@ -14,7 +14,7 @@ ITEM_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 MANDATORY = frozenset({"normal", "large", "tiny", "constant", "cancellation", "outliers"})
 DISTRIBUTIONS = MANDATORY | {
     "heavy", "shifted", "integers", "zeros", "huge", "negative_zeros", "denormals", "negative", "repeated_row",
-    "masked",
+    "masked", "nan", "faint", "uneven", "vast",
 }  # fmt: skip
 DRAWS = frozenset({"normal", "norm_weight", "linear_weight"})
 MAX_CPU_ROWS = 64
@@ -52,6 +52,9 @@ def _problems(spec: TaskSpec) -> Iterator[Problem]:
             if case.id in seen:
                 yield f"{key}[{i}]", f"has the same id as {key}[{seen[case.id]}]: {case.id}; give it another workload"
             seen[case.id] = i
+    for name, entry in spec.entries.items():
+        for form_name, form in entry.forms.items():
+            yield from _leading(spec, entry, f"entries.{name}.forms.{form_name}", form)
     for i, case in enumerate(spec.cpu_cases):
         rows = _rows(spec, case)
         if rows > MAX_CPU_ROWS:
@@ -127,6 +130,17 @@ def _form(spec: TaskSpec, entry: Entry, key: str, form: Form) -> Iterator[Proble
             yield from _formula(f"{key}.outputs.{output_name}.shape", side, names)
     for which in ("bytes", "flops"):
         yield from _formula(f"{key}.{which}", getattr(form, which), names | {"itemsize"})
+
+
+def _leading(spec: TaskSpec, entry: Entry, key: str, form: Form) -> Iterator[Problem]:
+    if form.leading:
+        shapes = {a: spec.tensors[a].shape for a in form.arguments if a in spec.tensors}
+        shapes |= {name: output.shape for name, output in form.outputs.items()}
+        for name, shape in shapes.items():
+            if shape[0] != form.leading or any(form.leading in formulas.names(side) for side in shape[1:]):
+                yield f"{key}.leading", f"{form.leading!r} must be the first side of {name} and in no other: {shape}"
+    if unknown := sorted(set(form.leading_init) - {parameter.name for parameter in entry.init}):
+        yield f"{key}.leading_init", f"{', '.join(unknown)}: no such argument of __init__"
 
 
 def _formula(key: str, text: str, known: frozenset[str]) -> Iterator[Problem]:

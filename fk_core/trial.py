@@ -25,6 +25,7 @@ from fk_core.records.claims import (
     ExceptionClaim,
     FindingClaim,
     Findings,
+    HoldClaim,
     Nothing,
     StateClaim,
     TryClaim,
@@ -36,6 +37,8 @@ from fk_core.settings import Settings
 T = TypeVar("T", bound=Claim)
 Progress = Callable[[str, float | None], None]
 _FIRST_CALLS = 4
+_HELD_CALLS = (72, 96)
+"""How many calls are made whose outputs are all kept; drawn anew each time."""
 
 
 class CandidateFault(Exception):
@@ -231,8 +234,8 @@ class Trial:
         for i, probe in enumerate(probes):
             if self.cancel is not None and self.cancel.is_set():
                 raise Cancelled("cancelled by the caller")
-            if not self.domain.covers(probe["dims"], probe["dtype"]):
-                laid = None  # an engine would run the baseline here
+            if not self._wanted(probe):
+                laid = None
                 continue
             if i % 8 == 0:
                 progress(f"correctness: call {i + 1} of {len(probes)}", i / len(probes))
@@ -249,7 +252,7 @@ class Trial:
                 if probe["may_raise"] and fault.outcome is Outcome.CRASHED and self.child.alive():
                     self.warnings.append(f"{probe['why']}: {fault.reason.splitlines()[0][:200]}")
                     continue
-                fault.reason = f"{fault.reason}\nThe call: {describe(probe)}"
+                fault.reason = _in_call(fault.reason, probe)
                 raise
             if self.on_gpu and keys[i] not in self._tried:
                 self._tried.add(keys[i])
@@ -266,9 +269,47 @@ class Trial:
                 self.warnings.append(f"{probe['why']}: {told['note']}")
                 continue
             raise self._wrong(told, probe)
+        self._hold(progress)
         for key in sorted(self._made):
             self._weights(key)
         self.weigh(self.ask({"do": "checkpoint", "where": "calls"}, Findings))
+
+    def _hold(self, progress: Progress) -> None:
+        """Many calls of a small shape whose outputs all stay alive: for every form on a GPU, else one of each class."""
+        numbers: dict[tuple[str, str], int] = {}
+        for number, shape in enumerate(self.plan["holds"]):
+            if self.domain.covers(shape["dims"], shape["dtype"]):
+                numbers.setdefault((shape["entry"], shape["form"]), number)
+        chosen = list(numbers)
+        if not self.on_gpu:
+            self.random.shuffle(chosen)
+            chosen = list({entry: (entry, form) for entry, form in chosen}.values())
+        for which in chosen:
+            if self.cancel is not None and self.cancel.is_set():
+                raise Cancelled("cancelled by the caller")
+            progress("correctness: calls whose outputs are all kept", 1.0)
+            self._hold_one(self.plan["holds"][numbers[which]], numbers[which])
+
+    def _hold_one(self, shape: dict[str, Any], number: int) -> None:
+        calls = self.random.randint(*_HELD_CALLS)
+        probe = {**shape, "case_id": None, "why": f"{calls} calls whose outputs are all kept"}
+        limits = self.settings.limits
+        self.make(shape["key"])
+        laid = self.judge.ask("hold", number=number, calls=calls).body
+        try:
+            claim = self.ask({"do": "hold", **laid}, HoldClaim, timeout_s=max(limits.call_s, limits.first_call_s))
+        except CandidateFault as fault:
+            fault.reason = _in_call(fault.reason, probe)
+            raise
+        told = self.judge.ask("judge_hold", shared=claim.shared).body
+        if not told["ok"]:
+            raise self._wrong(told, probe)
+
+    def _wanted(self, probe: dict[str, Any]) -> bool:
+        """Whether a call is made: outside its domain an engine would run the baseline in the candidate's place."""
+        if not self.domain.covers(probe["dims"], probe["dtype"]):
+            return False
+        return probe["unless"] is None or not self._wanted(self.plan["probes"][probe["unless"]])
 
     def _try_capture(self, laid: dict[str, Any], case: str) -> None:
         """Capture one call: work that is left on another stream, or runs on the CPU, is seen before it can race."""
@@ -354,6 +395,12 @@ def describe(probe: dict[str, Any]) -> str:
     return f"{probe['why']} ({dims}, {probe['dtype']})"
 
 
+def _in_call(reason: str, probe: dict[str, Any]) -> str:
+    """The call stands in the first line, which is all that a summary shows."""
+    head, newline, rest = reason.partition("\n")
+    return f"{head}; the call: {describe(probe)}{newline}{rest}"
+
+
 def explain(told: dict[str, Any]) -> str:
     """One sentence on a wrong output: first wrong index, expected and got, share, pattern."""
     judged = told.get("judgement") or {}
@@ -363,7 +410,11 @@ def explain(told: dict[str, Any]) -> str:
         return str(note or told["outcome"])
     share = judged.get("share_wrong")
     where = "largest error at" if first.get("worst") else "first wrong at"
-    parts = [f"{where} {first.get('index')}: expected {first.get('expected')}, got {first.get('got')}"]
+    # What is not finite stands in the note, as "expected is NaN".
+    special = dict(part.split(" is ", 1) for part in str(first.get("note", "")).split("; ") if " is " in part)
+    values = {key: first.get(key, None) for key in ("expected", "got")}
+    said = ", ".join(f"{key} {special.get(key) if value is None else value}" for key, value in values.items())
+    parts = [f"{where} {first.get('index')}: {said}"]
     if share is not None:
         parts.append(f"{100 * share:.3g}% of the elements wrong")
     if judged.get("pattern"):
@@ -384,6 +435,7 @@ def _doing(do: str) -> str:
         "load": "importing the file",
         "make": "constructing the module",
         "call": "calling forward",
+        "hold": "calling forward many times",
         "time": "capturing the calls for timing",
         "turn": "replaying the captured calls",
         "loop": "running the timed calls",

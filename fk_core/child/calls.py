@@ -6,8 +6,9 @@ records of the parent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -38,6 +39,10 @@ class Call:
     shapes: dict[str, tuple[int, ...]]
     """Shape of each tensor argument that is passed."""
     distribution: str
+    level: float | None = None
+    """Where in its range a distribution of scales lies, from 0 to 1; None leaves it to chance."""
+    leading: tuple[int, ...] = ()
+    """Sides that stand in place of the form's leading dimension; empty where that is one dimension."""
 
 
 def make_call(
@@ -49,15 +54,31 @@ def make_call(
     init: Mapping[str, Any],
     dtype: str,
     distribution: str = "normal",
+    level: float | None = None,
+    leading: Sequence[int] = (),
 ) -> Call:
-    """The call that a case or a probe describes; shapes follow from ``dims``."""
-    arguments = tuple(task["entries"][entry]["forms"][form]["arguments"])
-    shapes = {name: shape_of(task["tensors"][name]["shape"], dims) for name in arguments}
+    """The call that a case or a probe describes; shapes follow from ``dims``, and from ``leading`` where it is given.
+
+    Raises ``ValueError`` where ``leading`` is no way to write the form's leading dimension.
+    """
+    spec = task["entries"][entry]["forms"][form]
+    if leading and (not spec["leading"] or prod(leading) != dims[spec["leading"]]):
+        raise ValueError(f"{tuple(leading)} can't stand for {spec['leading'] or 'any dimension'} of {dict(dims)}")
+    arguments = tuple(spec["arguments"])
+    sides = tuple(leading)
+    shapes = {name: _split(task["tensors"][name]["shape"], dims, spec["leading"], sides) for name in arguments}
     full = {**init_defaults(task["entries"][entry]["init"]), **init}
-    return Call(entry, form, arguments, dict(dims), full, DTYPES[dtype], shapes, distribution)
+    return Call(entry, form, arguments, dict(dims), full, DTYPES[dtype], shapes, distribution, level, sides)
 
 
-def shape_of(shape: list[str] | tuple[str, ...], dims: Mapping[str, int]) -> tuple[int, ...]:
+def _split(shape: Sequence[str], dims: Mapping[str, int], name: str, leading: tuple[int, ...]) -> tuple[int, ...]:
+    """``shape`` with ``leading`` in place of its first side, where that is the dimension ``name``."""
+    if leading and shape[0] == name:
+        return (*leading, *shape_of(shape[1:], dims))
+    return shape_of(shape, dims)
+
+
+def shape_of(shape: Sequence[str], dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(side, dims) for side in shape)
 
 
@@ -69,13 +90,13 @@ def state_shapes(task: Mapping[str, Any], call: Call) -> dict[str, tuple[int, ..
 
 def output_layout(task: Mapping[str, Any], call: Call) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Name, shape and dtype of each return value, in the order in which ``forward`` returns them."""
-    outputs = task["entries"][call.entry]["forms"][call.form]["outputs"]
+    form = task["entries"][call.entry]["forms"][call.form]
     return {
         name: (
-            shape_of(output["shape"], call.dims),
+            _split(output["shape"], call.dims, form["leading"], call.leading),
             call.dtype if output["dtype"] == "same" else DTYPES[output["dtype"]],
         )
-        for name, output in outputs.items()
+        for name, output in form["outputs"].items()
     }
 
 

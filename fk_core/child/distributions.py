@@ -19,6 +19,11 @@ GENERIC = frozenset({"normal", "large", "heavy", "shifted", "repeated_row"})
 MANDATORY = ("normal", "large", "tiny", "constant", "cancellation", "outliers")
 """A wrong kernel is known for each of these that passes all the others."""
 OUTLIER_SCALE = 300.0
+SCALES: dict[str, tuple[float, float]] = {"faint": (1e-36, 1e-6), "uneven": (1e-6, 10.0), "vast": (10.0, 1e15)}
+"""Smallest and largest scale of a row. Together they leave no gap between denormals and ``huge``."""
+FLUSHABLE = frozenset({"denormals", "faint"})
+"""Values among which are denormals, which fast math may flush to zero."""
+_HALF_SCALES = {"faint": (1e-7, 1e-4), "uneven": (1e-4, 10.0), "vast": (10.0, 8e3)}
 
 
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -27,10 +32,15 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     return made
 
 
-def draw(name: str, shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
-    """A tensor of the distribution ``name`` on the generator's device. Raises ``KeyError`` with the known names."""
+def draw(name: str, shape: Shape, dtype: torch.dtype, source: torch.Generator, level: float | None = None) -> Tensor:
+    """A tensor of the distribution ``name`` on the generator's device. Raises ``KeyError`` with the known names.
+
+    ``level``, from 0 to 1, says where in its range a distribution of ``SCALES`` lies; None leaves that to chance.
+    """
     if name not in DISTRIBUTIONS:
         raise KeyError(f"no distribution {name!r}; known: {', '.join(sorted(DISTRIBUTIONS))}")
+    if name in SCALES:
+        return _scaled(name, shape, dtype, source, level).to(dtype)
     return DISTRIBUTIONS[name](shape, dtype, source).to(dtype)
 
 
@@ -55,9 +65,15 @@ class Drawer:
     """
 
     def __init__(
-        self, distribution: str, shapes: dict[str, Shape], dtype: torch.dtype, source: torch.Generator
+        self,
+        distribution: str,
+        shapes: dict[str, Shape],
+        dtype: torch.dtype,
+        source: torch.Generator,
+        level: float | None = None,
     ) -> None:
         self.distribution, self.shapes, self.dtype, self.source = distribution, shapes, dtype, source
+        self.level = level
         self._drawn: list[Tensor] = []
 
     def __call__(self, name: str) -> Tensor:
@@ -66,7 +82,7 @@ class Drawer:
         if self.distribution == "cancellation" and partner is not None:
             made = _nearly_opposite(partner, self.source)
         else:
-            made = draw(self.distribution, shape, self.dtype, self.source)
+            made = draw(self.distribution, shape, self.dtype, self.source, self.level)
         self._drawn.append(made)
         return made
 
@@ -186,6 +202,35 @@ def _masked(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor
     return values
 
 
+def _nan(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    """One to three NaN in each of a third of the rows, at least in one; the other rows have none."""
+    values = _normal(shape, source)
+    width = shape[-1] if shape else 1
+    rows = values.reshape(-1, width)
+    count = max(1, rows.shape[0] // 3)
+    hit = torch.randperm(rows.shape[0], generator=source, device=source.device)[:count]
+    columns = torch.randint(0, width, (count, 3), generator=source, device=source.device)
+    rows[hit.unsqueeze(1), columns] = math.nan
+    return values
+
+
+def _scaled(name: str, shape: Shape, dtype: torch.dtype, source: torch.Generator, level: float | None) -> Tensor:
+    """Normal values times a scale a row: about half the rows share the largest, the others are smaller by any factor.
+
+    The largest is at ``level`` of the logarithmic range of the distribution.
+    """
+    low, high = (_HALF_SCALES if dtype == torch.float16 else SCALES)[name]
+    span = math.log(high / low) * (_scalar(source, 0.0, 1.0) if level is None else level)
+    rows = (*shape[:-1], 1)
+    less = torch.where(_uniform(rows, source) < 0.5, 0.0, _uniform(rows, source).double())
+    less.reshape(-1)[:1] = 0.0
+    return _normal(shape, source).double() * (low * torch.exp(span * (1.0 - less)))
+
+
+def _of_scale(name: str) -> Callable[[Shape, torch.dtype, torch.Generator], Tensor]:
+    return lambda shape, dtype, source: _scaled(name, shape, dtype, source, None)
+
+
 DISTRIBUTIONS: dict[str, Callable[[Shape, torch.dtype, torch.Generator], Tensor]] = {
     "normal": _plain,
     "large": _large,
@@ -203,4 +248,6 @@ DISTRIBUTIONS: dict[str, Callable[[Shape, torch.dtype, torch.Generator], Tensor]
     "outliers": _outliers,
     "cancellation": _cancellation,
     "masked": _masked,
+    "nan": _nan,
+    **{name: _of_scale(name) for name in SCALES},
 }

@@ -12,14 +12,26 @@ import torch
 from torch import Tensor
 
 from fk_core.child.calls import Call, make_call, state_shapes
-from fk_core.child.distributions import DISTRIBUTIONS, GENERIC, MANDATORY, Drawer, draw, draw_state, generator
+from fk_core.child.distributions import (
+    DISTRIBUTIONS,
+    FLUSHABLE,
+    GENERIC,
+    MANDATORY,
+    SCALES,
+    Drawer,
+    draw,
+    draw_state,
+    generator,
+)
 from fk_core.child.elementwise import LEAST
 from fk_core.child.probes import SPARSE, Budget, Probe, Relation, plan
 
 __all__ = [
     "DISTRIBUTIONS",
+    "FLUSHABLE",
     "GENERIC",
     "MANDATORY",
+    "SCALES",
     "Budget",
     "Drawer",
     "Probe",
@@ -48,6 +60,8 @@ def call_of(task: Mapping[str, Any], probe: Probe) -> Call:
         init=probe.init,
         dtype=probe.dtype,
         distribution=probe.distribution,
+        level=probe.level,
+        leading=probe.leading,
     )
 
 
@@ -71,13 +85,17 @@ def materialise(
     source = generator(probe.seed, device)
     call = call_of(task, probe)
     if probe.base is None:
-        return make_inputs(call, Drawer(call.distribution, call.shapes, call.dtype, source))
+        return make_inputs(call, _drawer(call, source))
     base = materialise(task, probes, probe.base, make_inputs, device)
     if probe.relation == "row":
         return {name: tensor[tuple(slice(0, 1) for _ in call.shapes[name][:-1])].contiguous()
                 for name, tensor in base.items()}  # fmt: skip
-    fresh = make_inputs(call, Drawer(call.distribution, call.shapes, call.dtype, source))
+    fresh = make_inputs(call, _drawer(call, source))
     return derive(probe.relation, base, fresh, source)
+
+
+def _drawer(call: Call, source: torch.Generator) -> Drawer:
+    return Drawer(call.distribution, call.shapes, call.dtype, source, call.level)
 
 
 def derive(
@@ -131,7 +149,7 @@ def allow_flush(
     of_flushed: Mapping[str, tuple[Tensor, Tensor | None]],
     u: float,
 ) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """Widen ``mag`` so that the oracle of flushed inputs passes too: for ``denormals``, which fast math may flush."""
+    """Widen ``mag`` so that the oracle of flushed inputs passes too: for the values of ``FLUSHABLE``."""
     widened: dict[str, tuple[Tensor, Tensor | None]] = {}
     for name, (ref, mag) in reference.items():
         other = of_flushed[name][0]

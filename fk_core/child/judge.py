@@ -22,17 +22,20 @@ from fk_core.child.arena import Arena, Cursor, create_arena
 from fk_core.child.baselines.base import BaselineUnusable, Provider, provider
 from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, passed_init
 from fk_core.child.ceilings import Ceilings
+from fk_core.child.held import HoldDesk
 from fk_core.child.judge_timing import TimingDesk
 from fk_core.child.loading import describe
 from fk_core.child.module import FunctionModule
 from fk_core.child.oracle import Oracle, Reference
 from fk_core.child.planted import PlantedGroup
-from fk_core.child.runner import Forward, Runner
+from fk_core.child.runner import KEEP_BYTES, Forward, Runner
 from fk_core.child.wire import Channel, Closed
 
 _RECHECK_BYTES = 1 << 20
 _SHIFT = 64 << 10
 _BUILD_ELEMENTS = 4 << 20
+_TOLD = frozenset({"case_id", "why", "gating", "may_raise", "hidden", "dims", "leading", "dtype", "init", "unless"})
+"""What the parent learns of a call of the plan."""
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
@@ -130,7 +133,8 @@ class Job:
         for probe in self.probes:
             self.keys.append(self._module(inputs.call_of(self.task, probe), cursor))
         self.probe_start = cursor.offset
-        room = max((self._room(i) for i in range(len(self.probes))), default=0)
+        self.held = HoldDesk(self, body.get("brief", False))
+        room = max([self._room(i) for i in range(len(self.probes))] + [self.held.room()])
         self.arena: Arena = create_arena(self.probe_start + _SHIFT + room, device)
         # The baseline takes its weights from memory that the candidate can't reach.
         self.private: Arena = create_arena(max(self.probe_start, 1), device)
@@ -145,6 +149,8 @@ class Job:
         self.laid: dict[str, Any] = {}
         self.outputs: dict[int, list[Tensor]] = {}
         self.stable: dict[int, list[int]] = {}
+        self.small: dict[tuple[int, int], Tensor] = {}
+        """Outputs, by call and number, that the candidate's runner keeps for as long as calls are made."""
         self.flags: dict[str, bool] = {}
         self.rng = random.Random(self.seed ^ 0x5EED)
         self.timing = TimingDesk(self, ceilings)
@@ -235,12 +241,9 @@ class Job:
         return {
             "modules": list(self.modules.values()),
             "keys": self.keys,
-            "probes": [
-                {k: v for k, v in asdict(p).items() if k in ("case_id", "why", "gating", "may_raise", "hidden", "dims")}
-                | {"dtype": p.dtype, "init": p.init}
-                for p in self.probes
-            ],
+            "probes": [{k: v for k, v in asdict(p).items() if k in _TOLD} for p in self.probes],
             "arena": {"size": self.arena.size},
+            "holds": self.held.told(),
             "builds": self._builds() if self.device.type == "cuda" else [],
             "baseline": self.baseline,
             "fds": [self.arena.export()],
@@ -250,6 +253,8 @@ class Job:
         """Shapes of every call, module by module and form by form, so that kernels can be compiled ahead of time."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for key, probe in zip(self.keys, self.probes, strict=True):
+            if probe.unless is not None:
+                continue  # seldom made
             call = inputs.call_of(self.task, probe)
             recipe = self.modules[key]
             row = found.setdefault(
@@ -275,6 +280,10 @@ class Job:
             told = self.judge(body["i"], body["outputs"], body["aliases"], body["earlier"])
             following = self.lay(body["i"] + 1) if told["ok"] and body["i"] + 1 < len(self.probes) else None
             return {"told": told, "laid": following}
+        if do == "hold":
+            return self.held.lay(body["number"], body["calls"])
+        if do == "judge_hold":
+            return self.held.judge(body["shared"])
         if do == "state":
             return self.state_places(body["key"])
         if do == "judge_state":
@@ -334,16 +343,26 @@ class Job:
             size = kept.numel() * kept.element_size()
             if size and size <= _RECHECK_BYTES // max(1, len(self.stable[i - 1])):
                 again.append({"seq": i - 1, "output": number, "at": cursor.take(size), "bytes": size})
+        again += self.again(1, cursor)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.given = values
         self.laid = {"i": i, "call": call, "places": places, "outputs": outputs, "again": again, "gaps": gaps}
         return {"key": self.keys[i], "seq": i, "inputs": places, "outputs": outputs, "again": again}
 
+    def again(self, count: int, cursor: Cursor) -> list[dict[str, Any]]:
+        """Places for up to ``count`` outputs of earlier calls, drawn from those that the runner has kept."""
+        chosen = self.rng.sample(list(self.small), min(count, len(self.small)))
+        sizes = [self.small[key].numel() * self.small[key].element_size() for key in chosen]
+        return [
+            {"seq": seq, "output": number, "at": cursor.take(size), "bytes": size}
+            for (seq, number), size in zip(chosen, sizes, strict=True)
+        ]
+
     def _references(self, call: Call, key: str, values: dict[str, Tensor]) -> dict[str, Reference]:
         state = self.states[key]
         found = self.oracle.reference(call, state, values)
-        if call.distribution == "denormals":
+        if call.distribution in inputs.FLUSHABLE:
             other = self.oracle.reference(call, inputs.flushed(state), inputs.flushed(values))
             found = inputs.allow_flush(found, other, self.task["tolerance"]["u"])
         return found
@@ -396,7 +415,7 @@ class Job:
         between = self._between_rows()
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
-        again = self._recheck()
+        again = self.recheck(self.laid["again"])
         if earlier and not again:
             again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
         if again and not wrong:
@@ -504,9 +523,11 @@ class Job:
                 return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
         return ""
 
-    def _recheck(self) -> str:
-        for a in self.laid["again"]:
-            kept = self.outputs[a["seq"]][a["output"]]
+    def recheck(self, places: list[dict[str, Any]]) -> str:
+        """Whether an output of an earlier call, copied to ``places`` just now, is no longer what it was."""
+        for a in places:
+            small = self.small.get((a["seq"], a["output"]))
+            kept = self.outputs[a["seq"]][a["output"]] if small is None else small
             now = self.arena.tensor(a["at"], tuple(kept.shape), kept.dtype)
             if not compare.same_bits(now, kept):
                 return "an output of an earlier call changed when forward was called again: outputs share memory"
@@ -523,6 +544,8 @@ class Job:
         aliased = {o for o, _ in aliases}
         self.outputs[i] = got
         self.stable[i] = [n for n in range(len(got)) if n not in aliased]
+        if sum(tensor.numel() * tensor.element_size() for tensor in got) <= KEEP_BYTES:
+            self.small |= {(i, n): got[n] for n in self.stable[i] if got[n].numel()}
         probe = self.probes[i]
         if probe.base is not None and probe.base in self.outputs and self.outputs[probe.base]:
             base = self.outputs[probe.base]

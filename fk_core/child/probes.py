@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
+from fk_core.child import row_counts
 from fk_core.child.calls import make_call
-from fk_core.child.distributions import DISTRIBUTIONS, GENERIC
+from fk_core.child.distributions import DISTRIBUTIONS, GENERIC, SCALES
 from fk_core.child.formulas import names
 
 Relation = Literal["", "same_values", "new_values", "sparse", "rolled", "other_argument", "strided", "row"]
@@ -32,6 +33,12 @@ class Probe:
     seed: int
     why: str
     """For a person, without the secret seed."""
+    level: float | None = None
+    """Where in its range a distribution of scales lies, from 0 to 1."""
+    leading: tuple[int, ...] = ()
+    """Sides that stand in place of the form's leading dimension."""
+    unless: int | None = None
+    """Index of the call that this one stands in for: made only where that lies outside the candidate's domain."""
     relation: Relation = ""
     base: int | None = None
     """Index in the plan of the call that ``relation`` speaks of; it comes earlier."""
@@ -61,11 +68,23 @@ class Budget:
     per_case: int
     further_sweep: int
     """Distributions for a configuration that differs from a swept one in its init arguments only."""
+    form_rows: int = 31
+    """Octaves of row counts up to here are for every form, those up to ``class_rows`` for one form of each class."""
+    class_rows: int = 127
+    rare_rows: int = 255
+    """Up to here, the next octave above ``class_rows`` is taken now and then."""
+    sides: tuple[int, ...] = (2, 3)
+    """Sides of leading dimensions where there are several."""
 
 
-GPU_BUDGET = Budget(64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3)
+GPU_BUDGET = Budget(64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7))
 CPU_BUDGET = Budget(2, 1 << 17, 1, (11, 13), 2, 2)
 FRESH = 32
+SCALE_CALLS = 3
+"""Calls, at the least, that each distribution of scales gets for a class, each in its own part of the range."""
+NARROW = (64, 192)
+"""Width of the rows of calls that are about how many rows there are."""
+RARELY = 1 / 16
 
 
 def plan(
@@ -90,6 +109,7 @@ class _Planner:
         self.task, self.budget = task, budget
         self.random = random.Random(seed)
         self.probes: list[Probe] = []
+        self._standing_in: list[tuple[int, Mapping[str, Any], dict[str, int], dict[str, Any]]] = []
 
     def lay_out(self, cases: Sequence[Mapping[str, Any]]) -> list[Probe]:
         if not cases:
@@ -104,8 +124,13 @@ class _Planner:
             self._sweep(group)
             self._hidden(group)
             self._relations(next((case for case in group if self._has_rows(case)), group[0]))
+        self._scales(list(groups.values()))
         self._magnify(groups)
-        self._fresh(ordered[0])
+        self._fresh(ordered)
+        self._many_rows(groups)
+        # Last, so that of these calls, which are seldom made, at most one is laid out in vain.
+        for index, case, dims, more in self._standing_in:
+            self._add(case, dims, why=f"{self.probes[index].why}, at the width of a case", unless=index, **more)
         return self.probes
 
     def _add(self, case: Mapping[str, Any], dims: Mapping[str, int], distribution: str, why: str, **more: Any) -> int:
@@ -144,7 +169,8 @@ class _Planner:
         known = [name for name in self.task["distributions"] if name in DISTRIBUTIONS]
         turns = list(group)
         self.random.shuffle(turns)
-        for number, distribution in enumerate(name for name in known if name != "normal"):
+        swept = [name for name in known if name != "normal" and name not in SCALES]
+        for number, distribution in enumerate(swept):
             self._reduced(turns[number % len(turns)], distribution)
         seen = {_init_key(turns[0])}
         for case in turns[1:]:
@@ -154,9 +180,20 @@ class _Planner:
             for distribution in self.random.sample(known, min(len(known), self.budget.further_sweep)):
                 self._reduced(case, distribution)
 
-    def _reduced(self, case: Mapping[str, Any], distribution: str) -> None:
+    def _reduced(self, case: Mapping[str, Any], distribution: str, level: float | None = None) -> None:
         dims = self._small(case, case["dims"], self.budget.rows)
-        self._add(case, dims, distribution, f"few rows, {distribution} values")
+        self._add(case, dims, distribution, f"few rows, {distribution} values", level=level)
+
+    def _scales(self, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Every distribution of scales in every group, at levels spread over its range for each class."""
+        for entry in dict.fromkeys(group[0]["entry"] for group in groups):
+            mine = [group for group in groups if group[0]["entry"] == entry]
+            turns = mine * -(-SCALE_CALLS // len(mine))
+            for distribution in [name for name in self.task["distributions"] if name in SCALES]:
+                self.random.shuffle(turns)
+                for number, group in enumerate(turns):
+                    level = (number + self.random.random()) / len(turns)
+                    self._reduced(self.random.choice(list(group)), distribution, level)
 
     def _hidden(self, group: Sequence[Mapping[str, Any]]) -> None:
         ranges = self.task["hidden"]
@@ -165,7 +202,7 @@ class _Planner:
         widths = [name for name in ranges if name not in leading]
         if leading and leading[0] in ranges:
             low, high, _ = ranges[leading[0]]
-            for rows in (1, 7, self.random.choice(self.budget.primes)):
+            for rows in (1, self.random.randint(3, 8), self.random.choice(self.budget.primes)):
                 if low <= rows <= high:
                     small = self._small(case, case["dims"], rows)
                     self._add(case, small | {leading[0]: rows}, "normal", f"{rows} rows, in no case", hidden=True)
@@ -214,10 +251,89 @@ class _Planner:
                 why = f"in float32, {distribution} values: shows what rounding to {dtype} hides"
                 self._add(case, dims, distribution, why, dtype="float32", may_raise=True)
 
-    def _fresh(self, case: Mapping[str, Any]) -> None:
-        dims = self._small(case, case["dims"], self.budget.fresh_rows)
+    def _fresh(self, cases: Sequence[Mapping[str, Any]]) -> None:
+        small = [(case, self._small(case, case["dims"], self.budget.fresh_rows)) for case in cases]
+        case, dims = min(small, key=lambda one: self._elements(*one))
+        scales = [name for name in self.task["distributions"] if name in SCALES]
         for number in range(FRESH):
-            self._add(case, dims, "normal", f"fresh call {number + 1} of {FRESH} of one shape")
+            kind, level = "normal", None
+            if scales and number % 2:
+                place, name = divmod(number // 2, len(scales))
+                kind, level = scales[name], (place + self.random.random()) / -(-FRESH // 2 // len(scales))
+            why = f"fresh call {number + 1} of {FRESH} of one shape, {kind} values"
+            self._add(case, dims, kind, why, level=level)
+
+    def _many_rows(self, groups: Mapping[tuple[str, str, str], Sequence[Mapping[str, Any]]]) -> None:
+        """Row counts between powers of two for each form, several leading dimensions for each form and dtype."""
+        forms: dict[str, dict[str, list[Sequence[Mapping[str, Any]]]]] = {}
+        for (entry, form, _), group in groups.items():
+            forms.setdefault(entry, {}).setdefault(form, []).append(group)
+            self._leading_dimensions(group)
+        for same in forms.values():
+            self._row_counts(list(same.values()))
+
+    def _row_counts(self, forms: Sequence[Sequence[Sequence[Mapping[str, Any]]]]) -> None:
+        """For the forms of one class, each given as its groups of one dtype."""
+        name = next(iter(self._leading(forms[0][0][0])), "")
+        if name not in self.task["hidden"]:
+            return
+        low, high, _ = self.task["hidden"][name]
+        narrow = [[self._narrow(group) for group in groups] for groups in forms]
+        spread = [kind for kind in ("normal", "normal", "uneven") if kind in self.task["distributions"]]
+        octaves = row_counts.octaves(low, high)
+        rare = [octave for octave in octaves if self.budget.class_rows < octave[1] <= self.budget.rare_rows]
+        usual = [octave for octave in octaves if octave[1] <= self.budget.class_rows]
+        turns = [
+            (octave, choices)
+            for octave in usual + (rare[:1] if self.random.random() < RARELY else [])
+            for choices in (narrow if octave[1] <= self.budget.form_rows else [self.random.choice(narrow)])
+        ]
+        padded = self.random.sample(range(len(turns)), -(-len(turns) // 4))
+        for number, (octave, choices) in enumerate(turns):
+            rows = row_counts.draw(octave, self.random, padded=number in padded)
+            case, dims = self.random.choice(choices)
+            self._off_case(case, dims, rows, self.random.choice(spread), f"{rows} rows, in no case")
+
+    def _leading_dimensions(self, group: Sequence[Mapping[str, Any]]) -> None:
+        form = self.task["entries"][group[0]["entry"]]["forms"][group[0]["form"]]
+        wanted = form["leading_init"].items()
+        able = [case for case in group if all(case["init"].get(name) == value for name, value in wanted)]
+        if not form["leading"] or not able:
+            return
+        case, dims = self._narrow(able)
+        for count in (2, 3):
+            sides = row_counts.split(2, self.random, self.budget.sides)
+            if count > 2:
+                sides = (*sides, self.random.choice((1, self.budget.sides[0])))
+            said = f"{form['leading']} as {count} dimensions, {' x '.join(map(str, sides))}"
+            self._off_case(case, dims, prod(sides), "normal", said, leading=sides)
+
+    def _narrow(self, group: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], dict[str, int]]:
+        """A case of the group and its dimensions, but for short rows: of a hidden width, or of the narrowest case."""
+        case = self.random.choice(list(group))
+        leading = self._leading(case)
+        widths = [name for name in self.task["hidden"] if name not in leading and name in case["dims"]]
+        if not widths:
+            case = min(group, key=lambda one: self._elements(one, one["dims"] | dict.fromkeys(leading, 1)))
+            return case, dict(case["dims"])
+        dims = dict(case["dims"])
+        for name in widths:
+            low, high, step = self.task["hidden"][name]
+            first = low + max(0, -(-(NARROW[0] - low) // step)) * step
+            dims[name] = self._within((first, max(first, min(high, NARROW[1])), step)) if first <= high else low
+        return case, dims
+
+    def _off_case(
+        self, case: Mapping[str, Any], dims: Mapping[str, int], rows: int, distribution: str, why: str, **others: Any
+    ) -> None:
+        """A call with short rows, and one at the case's own width for a candidate that supports no other."""
+        names = self._leading(case)
+        wanted = dict.fromkeys(names, 1) | {names[0]: rows}
+        more: dict[str, Any] = {"hidden": True, "distribution": distribution, **others}
+        index = self._add(case, dict(dims) | wanted, why=why, **more)
+        wide = dict(case["dims"]) | wanted
+        if wide != self.probes[index].dims and self._elements(case, wide) <= 4 * self.budget.elements:
+            self._standing_in.append((index, case, wide, more))
 
     def _within(self, bounds: Sequence[int]) -> int:
         low, high, step = bounds

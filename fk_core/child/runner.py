@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -22,13 +21,15 @@ from fk_core.child.arena import Arena, open_arena
 from fk_core.child.calls import DTYPES
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
-from fk_core.child.memory import overlap
+from fk_core.child.memory import extent, overlap, shared
 from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
 Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.device], Forward]
 
 KEEP_CALLS = 3
+"""Calls whose outputs stay alive, besides those that take no more than ``KEEP_BYTES``: these all do."""
+KEEP_BYTES = 64 << 10
 _M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
 _HEAP_BLOCK, _HEAP_BLOCKS = 32 << 20, 24
 """The largest block that glibc takes from its heap; how many outputs at a time a heap gets ready for."""
@@ -50,7 +51,7 @@ class Runner:
 
     # No instance dictionary: nobody gives this object methods of his own.
     __slots__ = (
-        *("_clock", "_libc", "_views"),
+        *("_clock", "_extents", "_large", "_libc", "_views"),
         *("arenas", "build", "copies", "device", "eager", "kept", "modules", "timers"),
     )
 
@@ -58,7 +59,9 @@ class Runner:
         self.device, self.build = device, build
         self.arenas: dict[str, Arena] = {}
         self.modules: dict[str, tuple[dict[str, Any], Forward]] = {}
-        self.kept: OrderedDict[int, list[Tensor]] = OrderedDict()
+        self.kept: dict[int, list[Tensor]] = {}
+        self._extents: dict[int, list[tuple[int, int]]] = {}
+        self._large: list[int] = []
         self.copies: dict[str, list[Forward]] = {}
         self.timers: dict[str, CaseTimer] = {}
         self.eager: dict[str, EagerCase] = {}
@@ -120,20 +123,55 @@ class Runner:
             self._poison([], on=False)
         aliases = self._aliases(tensors, inputs)
         given = {o for o, _ in aliases}
-        earlier = [
-            o
-            for o, output in enumerate(tensors)
-            if o not in given and any(overlap(output, old) for kept in self.kept.values() for old in kept)
-        ]
-        self.kept[body["seq"]] = tensors
-        while len(self.kept) > KEEP_CALLS:
-            self.kept.popitem(last=False)
-        for again in body.get("again", []):
+        earlier = [o for o, output in enumerate(tensors) if o not in given and self._in_kept(extent(output))]
+        self._keep(body["seq"], tensors, given)
+        self._copy_again(body.get("again", []))
+        self._settle()
+        return {"outputs": described, "aliases": aliases, "earlier": earlier}
+
+    def _in_kept(self, place: tuple[int, int]) -> bool:
+        first, last = place
+        return any(first < end and start < last for kept in self._extents.values() for start, end in kept)
+
+    def _keep(self, seq: int, tensors: list[Tensor], given: set[int]) -> None:
+        """Hold on to the outputs of a call; ``given`` are those that lie in its arguments."""
+        self.kept[seq] = tensors
+        self._extents[seq] = [extent(tensor) for o, tensor in enumerate(tensors) if o not in given]
+        if sum(prod(_size(tensor)) * _dtype(tensor).itemsize for tensor in tensors) > KEEP_BYTES:
+            self._large.append(seq)
+        if len(self._large) > KEEP_CALLS:
+            oldest = self._large.pop(0)
+            del self.kept[oldest], self._extents[oldest]
+
+    def _copy_again(self, places: list[dict[str, Any]]) -> None:
+        for again in places:
             kept = self.kept.get(again["seq"], [])
             if again["output"] < len(kept):
                 self._copy(kept[again["output"]], again["at"], again["bytes"])
+
+    def do_hold(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Many calls whose outputs all stay alive; the bytes of all are copied after the last. ``step`` bytes lie from
+        one call's places to the next one's."""
+        forward = self.modules[body["key"]][1]
+        calls, step = range(body["calls"]), body["step"]
+        inputs = [[self._view({**p, "at": p["at"] + n * step}) for p in body["inputs"]] for n in calls]
+        self._poison([o["bytes"] for o in body["outputs"]], on=True)
+        try:
+            with _no_grad():
+                made = [outputs_of(forward(*given)) for given in inputs]
+        finally:
+            self._poison([], on=False)
+        extents = [(*extent(given), n) for n in calls for given in inputs[n]]
+        for n in calls:
+            for value, place in zip(made[n], body["outputs"], strict=False):
+                if plain_tensor(value) is None and _device(value).type == self.device.type:
+                    extents.append((*extent(value), n))
+                    self._copy(value, place["at"] + n * step, place["bytes"])
+        self._copy_again(body["again"])
         self._settle()
-        return {"outputs": described, "aliases": aliases, "earlier": earlier}
+        for kept in (self.kept, self._extents, self._large):
+            kept.clear()
+        return {"shared": shared(extents)}
 
     def _collect(self, result: Any, places: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Tensor]]:
         described: list[dict[str, Any]] = []

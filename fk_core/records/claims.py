@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Text = Annotated[str, Field(max_length=4000)]
 Index = Annotated[int, Field(ge=0, le=64)]
+CallNumber = Annotated[int, Field(ge=0, le=4096)]
 Micros = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 
 
@@ -55,6 +56,11 @@ class HeldClaim(Claim):
 
     aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=512)
     earlier: list[Index] = Field(max_length=64)
+
+
+class HoldClaim(Claim):
+    shared: list[Annotated[list[CallNumber], Field(min_length=2, max_length=2)]] = Field(max_length=64)
+    """Pairs of calls of which an output shares memory with an output or input of the other."""
 
 
 class StateClaim(Claim):

@@ -52,6 +52,10 @@ class Form(Record):
     arguments: list[str]
     """Tensor arguments that are passed, in order."""
     outputs: dict[str, Output]
+    leading: str = ""
+    """The first dimension of arguments and outputs that stands for any number of leading ones; empty if it is one."""
+    leading_init: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of ``__init__`` with which that holds: with others, more dimensions would mean something else."""
     mutates: dict[str, Literal["may", "must"]] = Field(default_factory=dict)
     bytes: str
     """Bytes that must move, as arithmetic over dimensions and ``itemsize``."""

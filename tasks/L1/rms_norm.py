@@ -27,6 +27,8 @@ TASK = {
                 "plain": {
                     "arguments": ["x"],
                     "outputs": {"y": {"shape": ["tokens", "hidden"]}},
+                    # Engines norm queries and keys by head: [tokens, heads, head_dim].
+                    "leading": "tokens",
                     "bytes": "(2 * tokens * hidden + hidden) * itemsize",
                     "flops": "4 * tokens * hidden",
                 },
@@ -43,10 +45,11 @@ TASK = {
                 },
             },
             "contract": [
-                "forward(x) returns y = x / sqrt(mean(x^2, last dimension) + eps) * weight in new memory; x stays.",
+                "forward(x) returns y = x / sqrt(mean(x^2, last dimension) + eps) * weight in new memory; x stays "
+                "and has any number of leading dimensions, such as [tokens, heads, hidden].",
                 "forward(x, residual) returns (y, residual_out): residual_out = x + residual, y the norm of that sum.",
                 "With a residual, x and residual may be overwritten; y may share x's memory, residual_out residual's.",
-                "Compute in fp32 and round to the dtype of x at the end.",
+                "Compute in fp32 and round to the dtype of x at the end. A NaN makes its row of y NaN and no other.",
             ],
         },
     },
@@ -58,11 +61,11 @@ TASK = {
     },
     "dtypes": ["bfloat16", "float32"],
     "init_of": {"RMSNorm": {"hidden_size": "hidden"}},
-    "hidden": {"tokens": (1, 389, 1), "hidden": (96, 5152, 32)},
+    "hidden": {"tokens": (1, 4099, 1), "hidden": (96, 5152, 32)},
     "tolerance": {"limit": 5.0, "u": 2.0**-24},
     "distributions": [
         "normal", "large", "tiny", "heavy", "shifted", "integers", "zeros", "constant", "huge", "negative_zeros",
-        "denormals", "negative", "repeated_row", "outliers", "cancellation",
+        "denormals", "negative", "repeated_row", "outliers", "cancellation", "nan", "faint", "uneven", "vast",
     ],
     "baselines": ["vllm", "flashinfer", "liger", "torch_compile", "torch_eager"],
     "cases": [

@@ -23,25 +23,27 @@ TASK = {
                 "plain": {
                     "arguments": ["x"],
                     "outputs": {"y": {"shape": ["tokens", "inter"]}},
+                    "leading": "tokens",
                     "bytes": "3 * tokens * inter * itemsize",
                     "flops": "5 * tokens * inter",
                 },
             },
             "contract": [
                 "forward(x) with x of shape [..., 2 * d] returns silu(x[..., :d]) * x[..., d:] of shape [..., d], "
-                "in new memory.",
-                "silu(a) = a / (1 + exp(-a)). Compute in fp32 and round to the dtype of x at the end. x stays.",
+                "in new memory; any number of leading dimensions.",
+                "silu(a) = a / (1 + exp(-a)). Compute in fp32 and round to the dtype of x at the end. x stays. A NaN "
+                "makes the one element NaN that it goes into.",
             ],
         },
     },
     "tensors": {"x": {"shape": ["tokens", "2 * inter"], "residency": "hot"}},
     "dtypes": ["bfloat16", "float32"],
     "init_of": {"SiluAndMul": {}},
-    "hidden": {"tokens": (1, 389, 1), "inter": (96, 14464, 32)},
+    "hidden": {"tokens": (1, 4099, 1), "inter": (96, 14464, 32)},
     "tolerance": {"limit": 5.0, "u": 2.0**-24},
     "distributions": [
         "normal", "large", "tiny", "heavy", "shifted", "integers", "zeros", "constant", "huge", "negative_zeros",
-        "denormals", "negative", "repeated_row", "outliers", "cancellation",
+        "denormals", "negative", "repeated_row", "outliers", "cancellation", "nan", "faint", "uneven", "vast",
     ],
     "baselines": ["vllm", "flashinfer", "liger", "torch_compile", "torch_eager"],
     "cases": [

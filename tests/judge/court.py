@@ -14,7 +14,7 @@ from fk_core.child.ceilings import Ceilings
 from fk_core.child.eager_ops import EAGER
 from fk_core.child.judge import Job
 from fk_core.child.runner import Runner
-from fk_core.records.claims import CallClaim
+from fk_core.records.claims import CallClaim, HoldClaim
 from fk_core.records.task import CaseSpec, TaskSpec
 
 torch.set_num_threads(1)  # as every child does
@@ -91,7 +91,22 @@ class Court:
             told = self.call(i, change)
             if not told["ok"] and self.job.probes[i].gating:
                 return told
+        if self.job.held.shapes:
+            told = self.hold(0, 80)
+            if not told["ok"]:
+                return told
         return self.weights()
+
+    def hold(
+        self, number: int, calls: int, change: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    ) -> dict[str, Any]:
+        """Calls whose outputs are all kept, judged; ``change`` lies about what the runner told."""
+        key = self.job.held.told()[number]["key"]
+        if key not in self.runner.modules:
+            self.runner.do_make(self.modules[key], [])
+        laid = self.job.held.lay(number, calls)
+        claim = HoldClaim.model_validate(change(self.runner.do_hold({"do": "hold", **laid}, [])))
+        return self.job.held.judge(claim.shared)
 
     def weights(self) -> dict[str, Any] | None:
         for key, recipe in self.modules.items():

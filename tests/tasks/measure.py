@@ -22,6 +22,9 @@ def error_ratio(got: Tensor, ref: Tensor, mag: Tensor, u: float) -> float:
     """Largest abs(got - ref) / (half an ulp + u * mag); infinite where one is finite and the other is not."""
     limit = torch.finfo(got.dtype).max
     wide = got.double()
+    if not torch.equal(wide.isnan(), ref.isnan()):
+        return float("inf")
+    wide, ref, mag = (torch.where(ref.isnan(), 0.0, each) for each in (wide, ref, mag))
     fits = ref.abs() <= limit
     if not bool((torch.isfinite(wide) | ~fits).all()):
         return float("inf")
@@ -59,6 +62,14 @@ def draw(call: Call, name: str, generator: torch.Generator) -> Tensor:
         z[..., :: max(1, shape[-1] // 5)] *= 300
     elif kind == "cancellation":
         z = (100 + z) * (1 if name == "x" else -1)
+    elif kind == "nan":
+        z[0, 0] = float("nan")
+    elif kind == "faint":
+        z = z * 1e-20 if call.dtype != torch.float16 else z * 1e-6
+    elif kind == "uneven":
+        z = z * torch.logspace(-6, 1, shape[0], dtype=torch.float64).unsqueeze(-1)
+    elif kind == "vast":
+        z = z * (3e3 if call.dtype == torch.float16 else 1e9)
     elif kind == "masked":
         z[torch.rand(shape, generator=generator) < 0.5] = -float("inf")
         z[0] = -float("inf")

@@ -115,3 +115,9 @@ def test_many_cases_are_cut_and_counted() -> None:
     assert 0 < len(stub.cases) < 66
     assert len(stub.model_dump_json()) <= MAX_CHARS
     assert any(f"{66 - len(stub.cases)} further cases" in note for note in stub.notes)
+
+
+def test_leading_dimensions_are_said() -> None:
+    assert "tokens may be any number of dimensions\n" in render_source(Catalog().get("silu_and_mul"))
+    assert "rows may be any number of dimensions where dim=-1\n" in render_source(Catalog().get("softmax"))
+    assert render_source(Catalog().get("rms_norm")).count("may be any number of dimensions") == 1

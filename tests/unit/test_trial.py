@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from fk_core.child import wire
+from fk_core.domain import Domain
 from fk_core.errors import Cancelled
 from fk_core.records.claims import CallClaim, Findings, GatedTurn, StateClaim
 from fk_core.records.report import Outcome
 from fk_core.sandbox.launch import Child
 from fk_core.settings import Limits, Settings
-from fk_core.trial import CandidateFault, Trial
+from fk_core.trial import CandidateFault, Trial, explain
 from tests.descriptors import descriptors
 
 Play = Callable[["Stage"], None]
@@ -584,3 +585,91 @@ def test_changed_weights(trial: Make) -> None:
     made._weights("k")
     assert made.judge.asked[-1] == ("judge_state", {"key": "k", "copied": ["weight"]})  # type: ignore[attr-defined]
     assert StateClaim(copied=[]).copied == []
+
+
+# -- which calls are made ----------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_stands_in_is_made_outside_the_domain_only(trial: Make) -> None:
+    made = trial(lambda stage: None)
+    narrow = {"dims": {"hidden": 96}, "dtype": "bfloat16", "unless": None}
+    wide = {"dims": {"hidden": 4096}, "dtype": "bfloat16", "unless": 0}
+    made.plan = {"probes": [narrow, wide]}
+    assert (made._wanted(narrow), made._wanted(wide)) == (True, False)
+    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
+    assert (made._wanted(narrow), made._wanted(wide)) == (False, True)
+    made.domain = Domain({"hidden": frozenset({512})}, {}, None)
+    assert (made._wanted(narrow), made._wanted(wide)) == (False, False)
+
+
+HOLDS = [
+    {"entry": "A", "form": form, "dims": {"hidden": hidden}, "dtype": "bfloat16", "key": f"{form}{hidden}"}
+    for form, hidden in (("plain", 96), ("residual", 96), ("plain", 4096))
+]
+
+
+def held(made: Trial, told: dict[str, Any]) -> list[tuple[int, int]]:
+    """Number and count of what is held, with a judge that answers ``told``."""
+    asked: list[tuple[int, int]] = []
+
+    def ask(do: str, **body: Any) -> Any:
+        if do == "hold":
+            asked.append((body["number"], body["calls"]))
+        return SimpleNamespace(body={"calls": body["calls"]} if do == "hold" else told)
+
+    made.judge.ask = ask  # type: ignore[method-assign]
+    made.plan = {"holds": HOLDS, "modules": [{"key": shape["key"]} for shape in HOLDS]}
+    made._hold(lambda doing, share: None)
+    return asked
+
+
+def answer_holds(stage: Stage) -> None:
+    stage.say({"shared": []} if stage.body["do"] == "hold" else {})
+
+
+def test_what_is_held_is_the_smallest_shape_of_the_domain(trial: Make) -> None:
+    for on_gpu, wanted in ((True, [{0, 1}]), (False, [{0}, {1}])):
+        made = trial(answer_holds)
+        made.on_gpu = on_gpu
+        asked = held(made, {"ok": True})
+        assert {number for number, _ in asked} in wanted
+        assert all(64 < calls <= 128 for _, calls in asked)
+    made = trial(answer_holds)
+    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
+    assert [number for number, _ in held(made, {"ok": True})] == [2]
+    made.domain = Domain({"hidden": frozenset({7})}, {}, None)
+    assert held(made, {"ok": True}) == []
+
+
+def test_a_shared_output_is_evidence(trial: Make) -> None:
+    made = trial(answer_holds)
+    told = {"ok": False, "outcome": "MUTATED", "kind": "output_alias", "output": "y", "note": "outputs share memory"}
+    with pytest.raises(CandidateFault) as caught:
+        held(made, told)
+    assert caught.value.outcome is Outcome.MUTATED
+    assert [e.kind for e in caught.value.evidence] == ["output_alias"]
+    assert "calls whose outputs are all kept" in caught.value.reason
+    assert "anew" in caught.value.evidence[0].instead
+
+
+def test_a_forged_answer_on_what_is_held(trial: Make) -> None:
+    made = trial(lambda stage: stage.say({"shared": "none"} if stage.body["do"] == "hold" else {}))
+    with pytest.raises(CandidateFault) as caught:
+        held(made, {"ok": True})
+    assert [e.kind for e in caught.value.evidence] == ["protocol"]
+
+
+def test_a_value_that_is_not_finite_is_named() -> None:
+    first = {"index": [1, 0], "expected": None, "got": 0.5, "note": "expected is NaN"}
+    told = {"outcome": "NON_FINITE", "judgement": {"first_mismatch": first, "share_wrong": 0.5}, "limit": 5}
+    assert explain(told).startswith("first wrong at [1, 0]: expected NaN, got 0.5; 50% of")
+
+
+def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
+    made = trial(lambda stage: stage.say(exception(), kind=wire.ERROR) if stage.body["do"] == "hold" else stage.say({}))
+    with pytest.raises(CandidateFault) as caught:
+        held(made, {"ok": True})
+    first, *rest = caught.value.reason.splitlines()
+    assert first.startswith("calling forward many times raised ValueError: no (line 3: x); the call: ")
+    assert "(hidden=96, bfloat16)" in first
+    assert rest == ["Traceback ..."]

@@ -1,0 +1,166 @@
+"""Many calls of one small shape whose outputs all stay alive, as an engine keeps them: the judge's part.
+
+Returning one of many buffers in turn is not seen while only the last outputs are compared. Every call here has inputs
+of its own, all outputs are copied out after the last call, and each must then be what the oracle gives for its call.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fk_core.child import compare, inputs
+from fk_core.child.arena import Cursor
+from fk_core.child.calls import DTYPES, Call, output_layout
+from fk_core.child.probes import Probe
+from fk_core.child.runner import KEEP_BYTES
+
+if TYPE_CHECKING:
+    from fk_core.child.judge import Job
+
+MOST_CALLS = 128
+MOST_BYTES = 256 << 20
+"""Of inputs and outputs of ``MOST_CALLS`` calls: larger shapes are not held."""
+AGAIN = 8
+"""Outputs of single calls made long before that are looked at once more."""
+
+
+class HoldDesk:
+    """Lays out and judges the held calls of a job."""
+
+    def __init__(self, job: Job, brief: bool) -> None:
+        self.job = job
+        self.shapes = [] if brief else self._smallest()
+        self.given: list[dict[str, Tensor]] = []
+        self.laid: dict[str, Any] = {}
+
+    def room(self) -> int:
+        """Bytes of the arena that the largest of the shapes takes."""
+        steps = [self._step(self._call(probe)) for _, probe in self.shapes]
+        return max(steps, default=0) * MOST_CALLS + (AGAIN + 1) * KEEP_BYTES
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the parent chooses from: for each class and form the smallest shape first."""
+        return [
+            {"entry": p.entry, "form": p.form, "dims": p.dims, "dtype": p.dtype, "key": self.job.keys[i]}
+            for i, p in self.shapes
+        ]
+
+    def _smallest(self) -> list[tuple[int, Probe]]:
+        """For every class, form and width of a case the call of the plan with the fewest elements, ascending."""
+        smallest: dict[tuple[str, str, str], tuple[int, int, Probe]] = {}  # elements first
+        for index, probe in enumerate(self.job.probes):
+            if probe.hidden or probe.may_raise or probe.leading:
+                continue
+            call = self._call(probe)
+            elements = sum(prod(shape) for shape in call.shapes.values())
+            key = (probe.entry, probe.form, self.job.keys[index])
+            if self._step(call) * MOST_CALLS <= MOST_BYTES and (key not in smallest or elements < smallest[key][0]):
+                smallest[key] = (elements, index, probe)
+        return [(index, probe) for _, index, probe in sorted(smallest.values(), key=lambda one: one[:2])]
+
+    def _call(self, probe: Probe) -> Call:
+        return inputs.call_of(self.job.task, probe)
+
+    def _step(self, call: Call) -> int:
+        """Bytes from the inputs of one call to those of the next."""
+        cursor = Cursor()
+        for shape in call.shapes.values():
+            cursor.take(prod(shape) * call.dtype.itemsize)
+        for shape, dtype in output_layout(self.job.task, call).values():
+            cursor.take(prod(shape) * dtype.itemsize)
+        return cursor.offset
+
+    def lay(self, number: int, calls: int) -> dict[str, Any]:
+        """Write the inputs of ``calls`` calls of shape ``number``, and say where they and the outputs lie."""
+        index, probe = self.shapes[number]
+        if not 2 <= calls <= MOST_CALLS:
+            raise ValueError(f"{calls} calls; 2 to {MOST_CALLS} can be held")
+        job, call = self.job, inputs.call_of(self.job.task, probe)
+        step, cursor = self._step(call), Cursor(job.probe_start)
+        source = inputs.generator(job.rng.getrandbits(63), job.device)
+        self.given = [
+            job.oracle.make_inputs(call, inputs.Drawer("normal", call.shapes, call.dtype, source)) for _ in range(calls)
+        ]
+        places = []
+        for name, tensor in self.given[0].items():
+            at = cursor.take(tensor.numel() * tensor.element_size())
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            places.append({"name": name, "at": at, "shape": list(tensor.shape), "dtype": dtype})
+            for n, values in enumerate(self.given):
+                job.arena.tensor(at + n * step, tuple(tensor.shape), tensor.dtype).copy_(values[name])
+        outputs = []
+        for name, (shape, dtype) in output_layout(job.task, call).items():
+            size = prod(shape) * dtype.itemsize
+            at = cursor.take(size)
+            outputs.append({"name": name, "at": at, "bytes": size})
+            for n in range(calls):
+                job.arena.tensor(at + n * step, (size,), torch.uint8).fill_(0xFF)
+        cursor = Cursor(job.probe_start + calls * step)
+        again = job.again(AGAIN, cursor)
+        if job.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.laid = {"call": call, "key": job.keys[index], "step": step, "places": places, "outputs": outputs}
+        self.laid |= {"again": again}
+        return {
+            "key": job.keys[index], "calls": calls, "step": step, "inputs": places, "outputs": outputs, "again": again,
+        }  # fmt: skip
+
+    def judge(self, shared: list[list[int]]) -> dict[str, Any]:
+        """Compare all outputs with the oracle. ``shared``: pairs of calls whose memory the candidate says is the same.
+
+        The calls were all made when the bytes were copied, so an output that is wrong now was overwritten, or wrong.
+        """
+        job, call = self.job, self.laid["call"]
+        form = job.task["entries"][call.entry]["forms"][call.form]
+        rules = job._rules(call, False)
+        count = len(self.given)
+        made = [self._outputs(n) for n in range(count)]
+        for n, given in enumerate(self.given):
+            after = {
+                p["name"]: self._place(p["at"], n, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in self.laid["places"]
+            }
+            expected = job._references(call, self.laid["key"], given)
+            mutates = dict(form["mutates"])
+            judged = compare.judge_call(made[n], expected, rules, before=given, after=after, mutates=mutates)
+            wrong = next((j for j in judged if not j.ok), None)
+            if wrong is not None:
+                return self._wrong(n, wrong, made)
+        changed = job.recheck(self.laid["again"])
+        if changed:
+            return _aliased(f"{changed}; {count} calls were made after it")
+        pairs = [pair for pair in shared if max(pair) < count]
+        if pairs:
+            return _aliased(f"outputs of calls {pairs[0][0] + 1} and {pairs[0][1] + 1} of {count} share memory")
+        return {"ok": True}
+
+    def _outputs(self, n: int) -> dict[str, Tensor | None]:
+        layout = output_layout(self.job.task, self.laid["call"])
+        return {o["name"]: self._place(o["at"], n, *layout[o["name"]]) for o in self.laid["outputs"]}
+
+    def _place(self, at: int, n: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return self.job.arena.tensor(at + n * self.laid["step"], shape, dtype)
+
+    def _wrong(self, n: int, wrong: compare.Judgement, made: list[dict[str, Tensor | None]]) -> dict[str, Any]:
+        count, mine = len(made), made[n].get(wrong.name)
+        for other, outputs in enumerate(made):
+            theirs = outputs.get(wrong.name)
+            if other != n and mine is not None and theirs is not None and compare.same_bits(mine, theirs):
+                said = f"outputs of calls {n + 1} and {other + 1} of {count} hold the same bits for other inputs"
+                return _aliased(f"{said}: a later call wrote into the memory of an earlier output", wrong.name)
+        return {
+            "ok": False,
+            "outcome": wrong.outcome,
+            "kind": "input_mutation",
+            "output": wrong.name,
+            "judgement": wrong.as_dict(),
+            "note": f"call {n + 1} of {count}, looked at after the last one. {wrong.note}".strip(),
+            "limit": self.job.task["tolerance"]["limit"],
+        }
+
+
+def _aliased(note: str, output: str = "") -> dict[str, Any]:
+    return {"ok": False, "outcome": "MUTATED", "kind": "output_alias", "output": output, "note": note}

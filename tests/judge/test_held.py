@@ -1,0 +1,200 @@
+"""Outputs that have to live longer than the next few calls: honest functions, and each way of reusing memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fk_core.child import held
+from fk_core.records.claims import HoldClaim
+from tests.judge.court import CATALOG, Court, Forward, Wrap, case_of, honest
+
+OPS = ("rms_norm", "silu_and_mul", "softmax")
+Sit = Callable[..., Court]
+
+
+@pytest.fixture
+def sit() -> Iterator[Sit]:
+    courts: list[Court] = []
+
+    def begin(op: str, wrap: Wrap = honest, *, form: str = "plain") -> Court:
+        courts.append(Court(op, wrap, cases=[case_of(CATALOG.get(op), form)]))
+        return courts[-1]
+
+    yield begin
+    for court in courts:
+        court.close()
+
+
+def ring(size: int) -> Wrap:
+    """The right values, in one of ``size`` buffers in turn."""
+
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        buffers: dict[Any, list[Tensor]] = {}
+        turn = [0]
+
+        def reuse(x: Tensor) -> Tensor:
+            y = forward(x)
+            mine = buffers.setdefault((y.shape, y.dtype), [torch.empty_like(y) for _ in range(size)])
+            turn[0] += 1
+            return mine[turn[0] % size].copy_(y)
+
+        return reuse
+
+    return wrap
+
+
+def silent(answer: dict[str, Any]) -> dict[str, Any]:
+    return answer | {"shared": []}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_new_memory_is_right(sit: Sit, op: str) -> None:
+    for number in range(len(sit(op).job.held.shapes)):
+        assert sit(op).hold(number, 80)["ok"]
+
+
+def test_in_place_where_the_contract_allows_it(sit: Sit) -> None:
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        def fused(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+            y, total = forward(x, residual)
+            return x.copy_(y), residual.copy_(total)
+
+        return fused
+
+    assert sit("rms_norm", wrap, form="residual").hold(0, 100)["ok"]
+
+
+def test_slices_of_one_block_are_right(sit: Sit) -> None:
+    """An allocator of its own that never gives the same bytes twice."""
+
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        block, used = torch.empty(4 << 20), [0]
+
+        def pooled(x: Tensor) -> Tensor:
+            y = forward(x)
+            if y.dtype != block.dtype:
+                return y
+            start, used[0] = used[0], used[0] + y.numel()
+            return block[start : used[0]].view(y.shape).copy_(y)
+
+        return pooled
+
+    court = sit("softmax", wrap)
+    assert court.hold(0, 112)["ok"]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("size", [2, 40, 64, 79])
+@pytest.mark.parametrize("change", [dict, silent], ids=["told", "silent"])
+def test_rings_of_buffers(sit: Sit, op: str, size: int, change: Any) -> None:
+    """Seen in the bytes, whatever the process says."""
+    told = sit(op, ring(size)).hold(0, 80, change)
+    assert (told["outcome"], told["kind"]) == ("MUTATED", "output_alias")
+    assert "calls" in told["note"]
+
+
+def test_the_claim_counts_where_the_bytes_are_right(sit: Sit) -> None:
+    told = sit("softmax").hold(0, 90, lambda answer: answer | {"shared": [[3, 67]]})
+    assert (told["outcome"], told["kind"]) == ("MUTATED", "output_alias")
+    assert "calls 4 and 68 of 90" in told["note"]
+    assert sit("softmax").hold(0, 90, lambda answer: answer | {"shared": [[3, 4000]]})["ok"]
+
+
+def test_a_call_that_computes_nothing(sit: Sit) -> None:
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        calls = [0]
+
+        def lazy(x: Tensor) -> Tensor:
+            calls[0] += 1
+            y: Tensor = forward(x)
+            return torch.full_like(y, calls[0]) if calls[0] == 70 else y
+
+        return lazy
+
+    told = sit("silu_and_mul", wrap).hold(0, 80)
+    assert told["outcome"] == "WRONG_VALUES"
+    assert told["note"].startswith("call 70 of 80")
+
+
+@pytest.mark.parametrize("what", ["nothing", "another shape", "too few"])
+def test_no_output_at_all(sit: Sit, what: str) -> None:
+    made = {"nothing": lambda y: None, "another shape": lambda y: y[..., :1], "too few": lambda y: []}[what]
+    told = sit("silu_and_mul", lambda forward, state: lambda x: made(forward(x))).hold(0, 80)
+    assert not told["ok"]
+
+
+def test_an_argument_is_changed(sit: Sit) -> None:
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        def greedy(x: Tensor) -> Any:
+            y = forward(x)
+            x[..., 0] += 1
+            return y
+
+        return greedy
+
+    told = sit("softmax", wrap).hold(0, 80)
+    assert told["outcome"] == "MUTATED"
+    assert "x" in told["note"]
+
+
+def test_an_output_of_a_single_call_is_overwritten_much_later(sit: Sit) -> None:
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        kept: list[Tensor] = []
+
+        def vandal(x: Tensor) -> Tensor:
+            y: Tensor = forward(x)
+            kept.append(y)
+            if len(kept) > 60:
+                for old in kept[:20]:
+                    old.zero_()
+            return y
+
+        return vandal
+
+    court = sit("silu_and_mul", wrap)
+    relations = [i for i, p in enumerate(court.job.probes) if not p.relation and p.case_id is None and not p.hidden]
+    for i in relations[:20]:
+        assert court.call(i)["ok"]
+    told = court.hold(0, 90)
+    assert (told["outcome"], told["kind"]) == ("MUTATED", "output_alias")
+    assert "earlier call" in told["note"]
+
+
+def test_rings_are_seen_in_single_calls_too(sit: Sit) -> None:
+    """Small outputs are kept for as long as calls are made."""
+    told = sit("silu_and_mul", ring(12)).run(lambda answer: answer | {"earlier": []})
+    assert told is not None
+    assert (told["outcome"], told["kind"]) == ("MUTATED", "output_alias")
+
+
+def test_what_is_too_large_is_not_held(sit: Sit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "MOST_BYTES", 1000)
+    assert sit("softmax").job.held.told() == []
+
+
+@pytest.mark.parametrize(
+    ("op", "dims"),
+    [
+        ("rms_norm", {"tokens": 1, "hidden": 128}),
+        ("silu_and_mul", {"tokens": 1, "inter": 512}),
+        ("softmax", {"rows": 1, "cols": 4}),
+    ],
+)
+def test_the_smallest_shape_comes_first(op: str, dims: dict[str, int]) -> None:
+    """A row of an interpreted kernel takes milliseconds, and a hundred calls are made."""
+    court = Court(op)
+    shapes = court.job.held.told()
+    assert {shape["form"] for shape in shapes} == set(court.spec.entries[shapes[0]["entry"]].forms)
+    assert shapes[0]["dims"] == dims
+    court.close()
+
+
+@pytest.mark.parametrize("pairs", [[[1]], [[1, 2, 3]], [[-1, 2]], [["1", 2]], [[0, 5000]], [[0, 1]] * 65])
+def test_malformed_claims(pairs: Any) -> None:
+    with pytest.raises(ValueError, match="shared"):
+        HoldClaim.model_validate({"shared": pairs})

@@ -1,0 +1,45 @@
+"""Which extents lie in the same memory, against looking at every pair."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from fk_core.child.memory import MOST, shared
+
+
+def test_extents_that_touch_share_nothing() -> None:
+    assert shared([(0, 8, 0), (8, 16, 1), (16, 24, 2)]) == []
+
+
+def test_one_owner_may_overlap_with_itself() -> None:
+    assert shared([(0, 8, 3), (0, 8, 3), (4, 12, 3)]) == []
+
+
+def test_empty_extents_lie_nowhere() -> None:
+    assert shared([(0, 0, 0), (0, 0, 1), (4, 4, 2), (0, 8, 3)]) == []
+
+
+def test_an_extent_within_a_much_longer_one() -> None:
+    assert shared([(0, 100, 0), (10, 20, 0), (50, 60, 1)]) == [[0, 1]]
+
+
+def test_the_number_of_pairs_is_bounded() -> None:
+    assert len(shared([(0, 8, n) for n in range(500)])) == MOST
+
+
+def test_against_every_pair() -> None:
+    source = random.Random(5)
+    for _ in range(400):
+        extents = []
+        for owner in range(12):
+            start = source.randrange(0, 400)
+            extents.append((start, start + source.randrange(0, 12), owner))
+        pairs = {
+            (min(a[2], b[2]), max(a[2], b[2]))
+            for a, b in itertools.combinations(extents, 2)
+            if a[0] < b[1] and b[0] < a[1] and a[0] < a[1] and b[0] < b[1]
+        }
+        found = {tuple(pair) for pair in shared(extents)}
+        assert found <= pairs
+        assert bool(found) is bool(pairs)
