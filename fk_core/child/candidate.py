@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fk_core.child import loading
-from fk_core.child.guards import PRODUCTION_LIBRARIES, checkpoint, stand_guard
+from fk_core.child import loading, production
+from fk_core.child.guards import checkpoint, stand_guard
 from fk_core.child.runner import Runner
 from fk_core.child.wire import Channel, Closed
 
@@ -53,7 +53,7 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
                     config["path"],
                     scratch,
                     forbidden=config["forbidden"],
-                    policy=[*PRODUCTION_LIBRARIES, *config["policy"]],
+                    policy=[*production.LIBRARIES, *config["policy"]],
                     allow=config["allow"],
                 )
                 loaded["module"] = loading.import_file(config["path"])

@@ -23,17 +23,12 @@ import torch
 import torch.utils.benchmark  # noqa: F401  it must be there to be watched
 import triton.testing  # noqa: F401
 
+from fk_core.child import production
 from fk_core.child.audit import Audit
 from fk_core.child.finding import POLICY, Finding, finding
 from fk_core.child.identity import Table
 from fk_core.child.origins import Origins
 from fk_core.child.residue import Standing
-
-PRODUCTION_LIBRARIES = (
-    *("sgl_kernel", "sglang", "apex", "flash_attn", "flash_attn_interface"),
-    *("quack", "tensorrt_llm", "aiter", "transformer_engine", "fla", "xformers", "deep_gemm", "unsloth", "torchao"),
-)
-"""Packages of production kernels besides those of the baseline providers, which the harness names."""
 
 _LEAVE = "leave the harness's own objects in the process alone; only define the class"
 _MARKS = (bool, int, str, set, frozenset, tuple, dict, type(None))
@@ -83,7 +78,7 @@ class Guards:
         scratch: str,
         *,
         forbidden: list[str] | tuple[str, ...] = (),
-        policy: list[str] | tuple[str, ...] = PRODUCTION_LIBRARIES,
+        policy: list[str] | tuple[str, ...] = production.LIBRARIES,
         allow: list[str] | tuple[str, ...] = (),
     ) -> None:
         self._origins = Origins(os.path.abspath(candidate_file))

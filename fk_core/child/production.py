@@ -6,4 +6,3 @@ LIBRARIES = (
     *("sgl_kernel", "sglang", "apex", "flash_attn", "flash_attn_interface"),
     *("quack", "tensorrt_llm", "aiter", "transformer_engine", "fla", "xformers", "deep_gemm", "unsloth", "torchao"),
 )
-"""The guards of the candidate's process know the same; this module imports no torch, so that callers can be told."""
