@@ -44,8 +44,9 @@ class Floors:
 
     def of(self, device: Device) -> float:
         """A/A floor as a fraction: measured, or the default until it is."""
-        found = self.measured(device)
-        return self.settings.timing.default_floor if found is None else found
+        found, timing = self.measured(device), self.settings.timing
+        floor = timing.default_floor if found is None else found
+        return max(floor, timing.cpu_floor) if device.kind == "cpu" else floor
 
     def measured(self, device: Device) -> float | None:
         found = _number(self._read(device).get("floor"))

@@ -25,6 +25,10 @@ _JUDGED = 2
 _KEPT = (2, 8)
 """Outputs that stay alive while the next calls are made, at least and at most."""
 _IDLE_TURNS = 3
+_UNLIKE = 4
+"""Sides whose turns would differ by more than this in calls get different turns."""
+_STEP = 8
+"""Where one call takes so small a part of a turn, more calls are tried before it is said how many fit."""
 _SPARE = 2
 """Slots that keep their values: calls on them, just before the release, wake a process that has waited."""
 _WARM_CALLS = 16
@@ -48,18 +52,26 @@ class EagerTimer:
         self._idle: dict[int, list[float]] = {}
         for side in (CANDIDATE, BASELINE):
             self._release(side, list(self._spare))
-        self.calls = {side: self._pace(side, target_s) for side in (CANDIDATE, BASELINE)}
+        pace = {side: self._pace(side, target_s) for side in (CANDIDATE, BASELINE)}
+        if max(pace.values()) <= _UNLIKE * min(pace.values()):
+            # As many calls on either side: what a turn costs by itself is the same share of both.
+            pace = dict.fromkeys(pace, max(pace.values()))
+        self.calls = pace
 
     def _pace(self, side: Side, target_s: float) -> int:
-        """How many calls a turn of this side has."""
-        took = min(self._turn(side, self._draw(1)) for _ in range(2)) - self._idle_s(1)
-        return max(1, min(len(self._usable), round(target_s / max(took, 1e-6))))
+        """How many calls a turn of this side would have to last ``target_s``."""
+        calls, most = 1, len(self._usable)
+        while True:
+            took = min(self._turn(side, self._draw(calls)) for _ in range(2)) - self._idle_s(calls)
+            wanted = max(1, min(most, round(calls * target_s / max(took, 1e-6))))
+            if wanted <= _STEP * calls or calls == most:
+                return wanted
+            calls = min(most, _STEP * calls)
 
-    def round(self) -> dict[Side, float]:
-        """Seconds of a call on either side, in the better of two turns; may be below zero for the shortest calls.
+    def round(self) -> dict[Side, list[float]]:
+        """Seconds of a call in each of two turns on either side; may be below zero for the shortest calls.
 
-        The better one, since what disturbs a turn on a shared machine only ever makes it longer. Raises
-        ``CandidateFault`` where a timed call was not what judged calls were.
+        Raises ``CandidateFault`` where a timed call was not what judged calls were.
         """
         seconds: dict[Side, list[float]] = {CANDIDATE: [], BASELINE: []}
         idle = {side: self._idle_s(calls) for side, calls in self.calls.items()}
@@ -71,7 +83,7 @@ class EagerTimer:
                 seconds[side].append((self._turn(side, mine) - idle[side]) / len(mine))
                 if side == CANDIDATE:
                     self._audit(mine)
-        return {side: min(values) for side, values in seconds.items()}
+        return seconds
 
     def _draw(self, count: int) -> list[int]:
         """New values for so many slots, which the judge keeps for now; gives the slots in the order of their calls."""

@@ -382,58 +382,51 @@ class Stopwatch:
         timing.mode = "cpu wall"
         began = time.monotonic()
         timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _CPU_TURN_S)
-        ratios: list[tuple[int, float]] = []
-        seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        rounds: list[stopping.Round] = []
         while True:
-            means = timer.round()
-            if min(means.values()) > 0:
-                for side, mean in means.items():
-                    seen[side].append(mean)
-                ratios.append((len(ratios), math.log(means["baseline"] / means["candidate"])))
+            took = timer.round()
+            if min(took["baseline"] + took["candidate"]) > 0:
+                rounds.append((took["baseline"], took["candidate"]))
             spent = time.monotonic() - began
-            if len(ratios) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(ratios) >= _CPU_ROUNDS[1]):
+            if len(rounds) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(rounds) >= _CPU_ROUNDS[1]):
                 break
             if spent > 10 * _CPU_BUDGET_S:
                 break
         timing.stopped_because = "the CPU budget was spent"
-        self._conclude_eager(timing, ratios, seen)
+        self._conclude_eager(timing, rounds)
 
     def _time_eager(self, p: _Prepared) -> None:
         """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""
         timing = p.timing
         timing.mode = "eager"
         timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _EAGER_TURN_S)
-        ratios, eager = [], []
-        seen: dict[str, list[float]] = {"candidate": [], "baseline": []}
+        rounds: list[stopping.Round] = []
+        eager: list[stopping.Round] = []
         for n in range(_EAGER_ROUNDS):
-            means = timer.round()
-            if min(means.values()) <= 0:
+            took = timer.round()
+            if min(took["baseline"] + took["candidate"]) <= 0:
                 continue
-            eager.append((n, math.log(means["baseline"] / means["candidate"])))
-            baseline_s = means["baseline"]
+            eager.append((took["baseline"], took["candidate"]))
+            baseline = took["baseline"]
             if p.graph_baseline:
                 body = _turn_order(p, n % self.t.plain_layouts, "plain")
                 turn = PlainTurn.model_validate(self.judge.ask(**body).body)
-                baseline_s = statistics.fmean(turn.plain_us) / turn.calls * 1e-6
-            ratios.append((n, math.log(baseline_s / means["candidate"])))
-            seen["candidate"].append(means["candidate"])
-            seen["baseline"].append(baseline_s)
+                baseline = [us / turn.calls * 1e-6 for us in turn.plain_us]
+            rounds.append((baseline, took["candidate"]))
         timing.stopped_because = "a fixed number of eager rounds"
-        self._conclude_eager(timing, ratios, seen)
+        self._conclude_eager(timing, rounds)
         if timing.estimate is not None:
-            timing.eager = stopping.estimate(eager, trim=self.t.trim)
+            timing.eager = stopping.undisturbed(eager)
             if p.graph_baseline:
                 timing.notes.append("timed eagerly by the wall clock against the baseline in a CUDA graph")
 
-    def _conclude_eager(
-        self, timing: CaseTiming, ratios: list[tuple[int, float]], seen: dict[str, list[float]]
-    ) -> None:
-        if len(ratios) < 3:
+    def _conclude_eager(self, timing: CaseTiming, rounds: list[stopping.Round]) -> None:
+        if len(rounds) < 3:
             timing.reason = "the calls are shorter than what the clock resolves"
             return
-        timing.estimate = stopping.estimate(ratios, trim=self.t.trim)
-        timing.candidate_us = statistics.median(seen["candidate"]) * 1e6
-        timing.baseline_us = statistics.median(seen["baseline"]) * 1e6
+        timing.estimate = stopping.undisturbed(rounds)
+        baseline, candidate = ([value for round_ in rounds for value in round_[side]] for side in (0, 1))
+        timing.baseline_us, timing.candidate_us = (statistics.median(v) * 1e6 for v in (baseline, candidate))
 
 
 @contextlib.contextmanager

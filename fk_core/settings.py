@@ -43,6 +43,8 @@ class Timing:
     trim: float = 0.2
     witness: float = 0.01
     default_floor: float = 0.003
+    cpu_floor: float = 0.2
+    """The least that a CPU's times are taken to be off by, whatever a measurement of a quiet moment says."""
     batch_us: float = 120.0
 
 

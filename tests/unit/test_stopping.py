@@ -156,3 +156,49 @@ def test_the_floor_widens_in_quadrature() -> None:
     assert stopping.estimate([(n, 0.0) for n in range(12)]).interval(0.01) == pytest.approx(
         (math.exp(-0.01), math.exp(0.01))
     )
+
+
+# -- wall times on a shared machine ------------------------------------------------------------------------------------
+
+
+def disturbed(rng: random.Random, truth: float, *, rounds: int = 13, noise: float = 0.02) -> list[stopping.Round]:
+    """Two turns a side and round; half of all turns are up to twice as long as they should be."""
+
+    def turn(us: float) -> float:
+        return us * math.exp(abs(rng.gauss(0.0, noise))) * (1 + rng.random() * (rng.random() < 0.5))
+
+    return [([turn(10.0) for _ in "ab"], [turn(10.0 * math.exp(-truth)) for _ in "ab"]) for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("truth", [0.0, -0.3, 0.5])
+def test_disturbed_turns_do_not_move_it(truth: float) -> None:
+    rng = random.Random(3)
+    found = [stopping.undisturbed(disturbed(rng, truth)) for _ in range(100)]
+    errors = sorted(abs(one.log_ratio - truth) for one in found)
+    assert errors[50] < 0.03
+    assert errors[95] < 0.15
+    by_mean = sorted(
+        abs(
+            estimate([(n, math.log(sum(b) / sum(c))) for n, (b, c) in enumerate(disturbed(rng, truth))]).log_ratio
+            - truth
+        )
+        for _ in range(100)
+    )
+    assert errors[50] < by_mean[50], "better than the mean ratio of rounds"
+    assert sum(covered(one, truth) for one in found) >= 80
+
+
+def test_one_side_disturbed_in_every_turn_shows() -> None:
+    rng = random.Random(4)
+    slow = [(b, [value * 1.5 for value in c]) for b, c in disturbed(rng, 0.0)]
+    assert stopping.undisturbed(slow).log_ratio == pytest.approx(-math.log(1.5), abs=0.1)
+
+
+@pytest.mark.parametrize(("rounds", "half"), [(0, None), (1, None), (2, None)])
+def test_too_few_rounds_have_no_interval(rounds: int, half: float | None) -> None:
+    assert stopping.undisturbed([([1.0, 1.1], [2.0, 2.1])] * rounds).half_width is half
+
+
+def test_the_same_rounds_give_the_same_interval() -> None:
+    rounds = disturbed(random.Random(5), 0.1)
+    assert stopping.undisturbed(rounds) == stopping.undisturbed(rounds)
