@@ -16,6 +16,7 @@ from typing import Any
 from fk_core.judge_session import JudgeSession
 from fk_core.records.claims import HeldClaim, Nothing
 from fk_core.records.report import Evidence, Outcome
+from fk_core.stopping import Round
 from fk_core.trial import CandidateFault, Trial
 
 Side = str
@@ -50,6 +51,7 @@ class EagerTimer:
         slots -= min(_SPARE, slots - 1)
         self._usable, self._spare = range(slots), range(slots, self.slots)
         self._idle: dict[int, list[float]] = {}
+        self._took: list[dict[Side, list[float]]] = []
         for side in (CANDIDATE, BASELINE):
             self._release(side, list(self._spare))
         pace = {side: self._pace(side, target_s) for side in (CANDIDATE, BASELINE)}
@@ -68,22 +70,32 @@ class EagerTimer:
                 return wanted
             calls = min(most, _STEP * calls)
 
-    def round(self) -> dict[Side, list[float]]:
-        """Seconds of a call in each of two turns on either side; may be below zero for the shortest calls.
-
-        Raises ``CandidateFault`` where a timed call was not what judged calls were.
-        """
-        seconds: dict[Side, list[float]] = {CANDIDATE: [], BASELINE: []}
-        idle = {side: self._idle_s(calls) for side, calls in self.calls.items()}
+    def round(self) -> None:
+        """Two turns on either side. Raises ``CandidateFault`` where a timed call was not what judged calls were."""
+        took: dict[Side, list[float]] = {CANDIDATE: [], BASELINE: []}
+        for calls in set(self.calls.values()):
+            self._rest(calls)
         sides = abba(self.random)
         for pair in (sides[:2], sides[2:]):
             order = self._draw(max(self.calls.values()))
             for side in pair:
                 mine = order[: self.calls[side]]
-                seconds[side].append((self._turn(side, mine) - idle[side]) / len(mine))
+                took[side].append(self._turn(side, mine))
                 if side == CANDIDATE:
                     self._audit(mine)
-        return seconds
+        self._took.append(took)
+
+    def rounds(self) -> list[Round]:
+        """Seconds of a call, turn by turn, of the rounds until now; without those no longer than idle turns."""
+        found = []
+        for took in self._took:
+            baseline, candidate = (
+                [(turn - min(self._idle[self.calls[side]])) / self.calls[side] for turn in took[side]]
+                for side in (BASELINE, CANDIDATE)
+            )
+            if min(baseline + candidate) > 0:
+                found.append((baseline, candidate))
+        return found
 
     def _draw(self, count: int) -> list[int]:
         """New values for so many slots, which the judge keeps for now; gives the slots in the order of their calls."""
@@ -116,13 +128,16 @@ class EagerTimer:
             self.judge.ask(**body)
 
     def _idle_s(self, calls: int) -> float:
-        """Seconds that a turn takes apart from its calls; measured a few times, in the judge's process."""
-        seen = self._idle.setdefault(calls, [])
-        if not seen:
+        """Seconds that a turn takes apart from its calls, in the judge's process."""
+        for _ in range(_IDLE_TURNS):
+            self._rest(calls)
+        return min(self._idle[calls])
+
+    def _rest(self, calls: int) -> None:
+        """One more turn without calls."""
+        if not self._idle:
             self._turn(BASELINE, self._draw(1))  # whose outputs the idle turns copy
-        if len(seen) < 2 * _IDLE_TURNS:
-            seen += [self._turn(BASELINE, self._draw(calls), idle=True) for _ in range(_IDLE_TURNS)]
-        return min(seen)
+        self._idle.setdefault(calls, []).append(self._turn(BASELINE, self._draw(calls), idle=True))
 
     def _audit(self, order: list[int]) -> None:
         held = self.trial.ask({"do": "held", "case": self.case}, HeldClaim)

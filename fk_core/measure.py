@@ -83,6 +83,8 @@ class _Prepared:
     calls: int
     block: int
     seeds: list[tuple[int, int]] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+    """Where whole outputs go."""
     layouts: list[LayoutClaim] = field(default_factory=list)
     """What both sides captured, as the baseline says it; empty where the case is timed eagerly."""
     graph_baseline: bool = False
@@ -97,7 +99,6 @@ class _Laid:
     order: dict[str, Any]
     seeds: list[tuple[int, int]]
     graph_baseline: bool
-    floor_us: float | None
     layouts: list[LayoutClaim]
     """The baseline's captures: the same seeds give the candidate the same calls in the same order."""
 
@@ -140,10 +141,14 @@ class Stopwatch:
                 for one in laid:
                     one.frame.close_fds()
             with exclusive(lease, self.trial):
+                if not self.cpu:
+                    self.judge.ask("settle")
                 for p in prepared:
                     self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
                     self.time(p)
             for p in prepared:
+                if not self.cpu:
+                    p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
                 if p.layouts:
                     self._audit(p)
                 self.judge.ask("drop", case=p.timing.case.id)
@@ -169,9 +174,8 @@ class Stopwatch:
         layouts = max(3, self.t.layouts // 2) if order["block"] > _LARGE_BYTES else self.t.layouts
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
         baseline = self.judge.ask("time", case=case.id, **self._captures(seeds)).body
-        floor_us = None if self.cpu else self.judge.ask("floor", case=case.id).body["floor_us"]
         layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]
-        return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), floor_us, layouts_of)
+        return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), layouts_of)
 
     def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
         """What both sides are told to capture."""
@@ -193,8 +197,7 @@ class Stopwatch:
         )
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
         prepared = _Prepared(timing, order["calls"], order["block"], laid.seeds)
-        prepared.graph_baseline = laid.graph_baseline
-        timing.floor_us = laid.floor_us
+        prepared.graph_baseline, prepared.results = laid.graph_baseline, order["results"]
         if self.cpu:
             return prepared
         if claim.unjoined:
@@ -326,10 +329,11 @@ class Stopwatch:
             timing.notes.append(
                 f"the outside clock saw {gap:.2f} us a call more than the candidate's readings; the clock decides"
             )
-            walls = [statistics.median(t.wall for r in rounds for t in side(r)) for side in (_theirs, _ours)]
-            candidate = max(baseline + walls[0] - walls[1], candidate)
-            ratio = math.log(baseline / candidate)
-            estimate = Estimate(ratio, estimate.half_width, estimate.rounds, estimate.layouts)
+            walls = [[t.wall for r in rounds for t in side(r)] for side in (_theirs, _ours)]
+            candidate = max(baseline + statistics.median(walls[0]) - statistics.median(walls[1]), candidate)
+            error = 1.96 * math.hypot(*(_spread(wall) for wall in walls)) / candidate
+            half = None if estimate.half_width is None else max(estimate.half_width, error)
+            estimate = Estimate(math.log(baseline / candidate), half, estimate.rounds, estimate.layouts)
         timing.estimate, timing.candidate_us, timing.baseline_us = estimate, candidate, baseline
 
     def _plain(self, p: _Prepared) -> Estimate:
@@ -354,19 +358,27 @@ class Stopwatch:
         return stopping.estimate(rounds, trim=0.0)
 
     def _audit(self, p: _Prepared) -> None:
-        """New secret inputs, one replay, and the gates' samples compared with the oracle."""
+        """New secret inputs, one replay; then the gates' samples, and all that one call returned, are judged.
+
+        Where the gates sample is known in the candidate's process; which call is looked at as a whole is drawn here,
+        after the replay.
+        """
         case = p.timing.case.id
         layout = self.random.randrange(len(p.layouts))
         self.judge.ask("refill", case=case)
         body = _turn_order(p, layout, "full") | {"prime": 0, "timed": 1, "fill": True}
         self.trial.ask(body, FullTurn)
+        order = p.layouts[layout].order
+        call = self.random.randrange(len(order))
+        whole = {"do": "outputs", "case": case, "layout": layout, "call": call, "slot": order[call]}
+        self.trial.ask(whole | {"results": p.results}, Nothing)
         told = self.judge.ask(
-            "audit", case=case, layout=layout, slots=p.layouts[layout].order, sample_seed=p.seeds[layout][1]
+            "audit", case=case, layout=layout, slots=order, sample_seed=p.seeds[layout][1], whole=[order[call]]
         ).body
         if told["wrong"]:
             what = (
                 f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
-                f"{told['checked']} calls: what was captured does not compute the result anew each time"
+                f"{told['checked']} calls: what was captured does not compute the whole result anew each time"
             )
             evidence = Evidence(
                 kind="graph_stale",
@@ -382,37 +394,31 @@ class Stopwatch:
         timing.mode = "cpu wall"
         began = time.monotonic()
         timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _CPU_TURN_S)
-        rounds: list[stopping.Round] = []
         while True:
-            took = timer.round()
-            if min(took["baseline"] + took["candidate"]) > 0:
-                rounds.append((took["baseline"], took["candidate"]))
-            spent = time.monotonic() - began
+            timer.round()
+            rounds, spent = timer.rounds(), time.monotonic() - began
             if len(rounds) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(rounds) >= _CPU_ROUNDS[1]):
                 break
             if spent > 10 * _CPU_BUDGET_S:
                 break
         timing.stopped_because = "the CPU budget was spent"
-        self._conclude_eager(timing, rounds)
+        self._conclude_eager(timing, timer.rounds())
 
     def _time_eager(self, p: _Prepared) -> None:
         """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""
         timing = p.timing
         timing.mode = "eager"
         timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _EAGER_TURN_S)
-        rounds: list[stopping.Round] = []
-        eager: list[stopping.Round] = []
+        graphs: list[float] = []
         for n in range(_EAGER_ROUNDS):
-            took = timer.round()
-            if min(took["baseline"] + took["candidate"]) <= 0:
-                continue
-            eager.append((took["baseline"], took["candidate"]))
-            baseline = took["baseline"]
+            timer.round()
             if p.graph_baseline:
                 body = _turn_order(p, n % self.t.plain_layouts, "plain")
                 turn = PlainTurn.model_validate(self.judge.ask(**body).body)
-                baseline = [us / turn.calls * 1e-6 for us in turn.plain_us]
-            rounds.append((baseline, took["candidate"]))
+                graphs += [us / turn.calls * 1e-6 for us in turn.plain_us]
+        eager = timer.rounds()
+        each = len(graphs) // _EAGER_ROUNDS
+        rounds = [(graphs[n * each : (n + 1) * each] or ours, theirs) for n, (ours, theirs) in enumerate(eager)]
         timing.stopped_because = "a fixed number of eager rounds"
         self._conclude_eager(timing, rounds)
         if timing.estimate is not None:

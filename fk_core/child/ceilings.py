@@ -14,10 +14,23 @@ _NODES = 256
 
 
 class Ceilings:
-    """Measured on first use; on the CPU there are none and every figure is None."""
+    """Measured on first use, and once more when the device is known to be held alone; on the CPU there are none and
+    every figure is None.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.alone = False
+        """Whether the figures were taken while nobody else used the device."""
+
+    def settle(self) -> None:
+        """Measure anew what was measured on a device that others may have used; call it under an exclusive lease."""
+        if self.alone or self.device.type == "cpu":
+            return
+        for name in ("bandwidth", "matrix_rate", "empty_us"):
+            if self.__dict__.pop(name, None) is not None:
+                getattr(self, name)
+        self.alone = True
 
     @cached_property
     def bandwidth(self) -> float | None:

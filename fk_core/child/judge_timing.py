@@ -32,6 +32,8 @@ _OWN_CACHE_BYTES = 8 << 20
 SUSPECTS = 3
 """Calls of a replay that differ from the baseline and are judged by the oracle."""
 _MEMORY_SHARE = 0.2
+_WEIGHT_COPIES = 1.5
+"""For each call of a batch."""
 
 
 class TimingDesk:
@@ -63,6 +65,9 @@ class TimingDesk:
             return self.audit(body)
         if do == "audit_loop":
             return self.audit_loop(body["case"], body["slots"], body["aliases"], body["earlier"])
+        if do == "settle":
+            self.ceilings.settle()
+            return {}
         if do == "floor":
             return self.floor(body["case"])
         if do == "drop":
@@ -105,7 +110,7 @@ class TimingDesk:
             {"at": results.take(prod(shape) * dtype.itemsize), "bytes": prod(shape) * dtype.itemsize}
             for shape, dtype in output_layout(self.job.task, call).values()
         ]
-        calls = self._calls(call, block, block + results.offset, layouts, batch_us)
+        calls = self._calls(call, block, results.offset, layouts, batch_us)
         place = Place.at(0, block, calls)
         size = place.end + calls * results.offset + ALIGN
         theirs, ours = create_arena(size, self.device), create_arena(size, self.device)
@@ -116,7 +121,7 @@ class TimingDesk:
             "case": case_id,
             "key": key,
             # More copies than calls: each layout picks its own, so that their addresses change, too.
-            "copies": calls + calls // 2,
+            "copies": math.ceil(_WEIGHT_COPIES * calls),
             "arguments": arguments,
             "pristine": 0,
             "block": block,
@@ -137,15 +142,18 @@ class TimingDesk:
         (self.refill if self.device.type == "cuda" else self.draw)(case_id)
         return {"order": order, "size": theirs.size, "fds": [theirs.export()]}
 
-    def _calls(self, call: Call, block: int, slot: int, layouts: int, batch_us: float) -> int:
-        """How many slots: ``block`` bytes of inputs each, ``slot`` bytes with the outputs."""
+    def _calls(self, call: Call, block: int, results: int, layouts: int, batch_us: float) -> int:
+        """How many slots: ``block`` bytes of inputs each, ``results`` bytes of outputs."""
         if self.device.type == "cpu":
-            return max(2, min(CPU_CALLS, _CPU_BYTES // slot))
+            return max(2, min(CPU_CALLS, _CPU_BYTES // (block + results)))
         assert self.ceilings.bandwidth
         guess_us = max(1.5, self._bytes(call) / self.ceilings.bandwidth * 1e6)
         free, _ = torch.cuda.mem_get_info(self.device)
-        # A layout holds slots and three sets of outputs in each of two processes.
-        fits = int(free * _MEMORY_SHARE / max(1, block * 3 * layouts))
+        shapes = state_shapes(self.job.task, call)
+        weights = sum(prod(shape) for shape in shapes.values()) * call.dtype.itemsize
+        # In each of two processes: pristine inputs and results; in each layout slots and outputs; and weight copies.
+        each = block + results + layouts * (block + 2 * results) + _WEIGHT_COPIES * weights
+        fits = int(free * _MEMORY_SHARE / max(1, each))
         return max(2, min(MAX_CALLS, math.ceil(batch_us / guess_us), max(2, fits)))
 
     def _bytes(self, call: Call) -> float:
@@ -208,9 +216,12 @@ class TimingDesk:
 
         The baseline replays the same layout on the same inputs, so that every call is looked at; the oracle then judges
         the calls whose samples are far from the baseline's. ``slots``: the order in which the candidate says that its
-        layout calls its slots.
+        layout calls its slots; ``whole``: slots whose outputs were copied as a whole after the replay.
         """
         case = self.cases[body["case"]]
+        whole = [slot for slot in body["whole"] if self._outputs_wrong(case, slot)]
+        if whole:
+            return {"wrong": len(whole), "checked": len(body["whole"])}
         call, place = case["call"], case["place"]
         order = self.job.runner.timers[body["case"]].layouts[body["layout"]].order
         if order != body["slots"]:
@@ -264,17 +275,11 @@ class TimingDesk:
         case = self.cases[case_id]
         call, theirs = case["call"], case["theirs"]
         form = self.job.task["entries"][call.entry]["forms"][call.form]
-        rules = self.job._rules(call, False)
-        names = list(output_layout(self.job.task, call).items())
         for slot in slots:
+            found = self._outputs_wrong(case, slot)
+            if found:
+                return {"wrong": "values", "name": found.name, "judgement": found.as_dict()}
             values = case["fill"].slot(slot)
-            expected = self.job._references(call, case["key"], values)
-            start = case["order"]["results"]["at"] + slot * case["order"]["results"]["block"]
-            for place, (name, (shape, dtype)) in zip(case["order"]["results"]["outputs"], names, strict=True):
-                got = theirs.tensor(start + place["at"], shape, dtype).clone()
-                found = compare.judge(name, got, *expected[name], rules[name])
-                if not found.ok:
-                    return {"wrong": "values", "name": name, "judgement": found.as_dict()}
             begin = case["place"].pristine + slot * case["place"].block
             for argument in case["order"]["arguments"]:
                 name = argument["name"]
@@ -282,12 +287,26 @@ class TimingDesk:
                     now = theirs.tensor(begin + argument["at"], tuple(argument["shape"]), call.dtype)
                     if not compare.same_bits(now, values[name]):
                         return {"wrong": "input", "name": name}
-        outputs = [name for name, _ in names]
+        outputs = list(output_layout(self.job.task, call))
         if earlier:
             said = f"output {outputs[min(earlier[0], len(outputs) - 1)]} lies in the memory of an earlier call's output"
             return {"wrong": "alias", "name": said}
         said = self.job._alias(aliases, outputs, form, list(call.arguments))
         return {"wrong": "alias" if said else "", "name": said}
+
+    def _outputs_wrong(self, case: dict[str, Any], slot: int) -> compare.Judgement | None:
+        """The first wrong output among those that the candidate left for a slot."""
+        call, results = case["call"], case["order"]["results"]
+        expected = self.job._references(call, case["key"], case["fill"].slot(slot))
+        rules = self.job._rules(call, False)
+        start = results["at"] + slot * results["block"]
+        layout = output_layout(self.job.task, call)
+        for place, (name, (shape, dtype)) in zip(results["outputs"], layout.items(), strict=True):
+            got = case["theirs"].tensor(start + place["at"], shape, dtype).clone()
+            found = compare.judge(name, got, *expected[name], rules[name])
+            if not found.ok:
+                return found
+        return None
 
     def drop(self, case_id: str) -> dict[str, Any]:
         self.job.runner.do_drop({"case": case_id}, [])

@@ -299,6 +299,16 @@ class Runner:
         timer = self.timers[body["case"]]
         return timer.turn(body["layout"], body["kind"], body["prime"], body["timed"], fill=body.get("fill", False))
 
+    def do_outputs(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Copy what one call of a replayed layout returned to where the results of its ``slot`` go."""
+        outputs = self.timers[body["case"]].outputs_of_call(body["layout"], body["call"])
+        to = body["results"]
+        for value, place in zip(outputs, to["outputs"], strict=False):
+            at = to["at"] + body["slot"] * to["block"] + place["at"]
+            self._copy(value, at, place["bytes"], timing_arena(body["case"]))
+        self._settle()
+        return {}
+
     def do_eager(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Make the case ready for calls one by one, with the module that was judged, and call it once."""
         to = body["results"]

@@ -363,6 +363,11 @@ class CaseTimer:
         out["calls"] = layout.calls
         return out
 
+    def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:
+        """What the call of a layout returned, as the last replay left it."""
+        layout = self.layouts[index]
+        return layout.outputs[min(self.prefix, layout.calls // 4) + call]
+
     def drop(self) -> None:
         self.layouts.clear()
 

@@ -80,7 +80,7 @@ class Replay:
         return {}
 
     def audit(self, slots: list[int] = ORDER) -> dict[str, Any]:
-        body = {"case": self.case.id, "layout": 0, "slots": slots, "sample_seed": SEED}
+        body = {"case": self.case.id, "layout": 0, "slots": slots, "sample_seed": SEED, "whole": []}
         return self.desk.audit(body)
 
     def close(self) -> None:

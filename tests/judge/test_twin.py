@@ -135,7 +135,8 @@ def test_the_baseline_against_itself_on_the_cpu(tmp_path: Path) -> None:
 
 def test_floors_are_kept_per_machine(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, lock_dir=tmp_path)
-    floors, device = calibrate.Floors(settings), Harness(settings).device("cpu")
+    floors = calibrate.Floors(settings)
+    device = Harness(settings).device("cpu").model_copy(update={"kind": "cuda"})
     other = device.model_copy(update={"driver": "other"})
     assert floors.of(device) == settings.timing.default_floor
     assert floors.measured(device) is None
@@ -146,13 +147,23 @@ def test_floors_are_kept_per_machine(tmp_path: Path) -> None:
     assert sorted(p.suffix for p in (settings.cache_dir / "machines").iterdir()) == [".json", ".lock"]
 
 
+def test_a_cpu_is_never_taken_to_be_quieter_than_it_is(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, lock_dir=tmp_path)
+    floors, device = calibrate.Floors(settings), Harness(settings).device("cpu")
+    assert floors.of(device) == settings.timing.cpu_floor
+    floors.keep(device, 0.0042, [1.001, 0.998])
+    assert floors.of(device) == settings.timing.cpu_floor
+    floors.keep(device, 0.4, [1.4, 0.7])
+    assert floors.of(device) == 0.4
+
+
 @pytest.mark.parametrize("text", [
     "", "{", "[]", "null", '{"floor": "high"}', '{"floor": NaN}', '{"times": 7}', '{"floor": -1}', '{"floor": true}',
 ])  # fmt: skip
 def test_a_spoiled_record_of_the_machine_is_no_record(tmp_path: Path, text: str) -> None:
     settings = Settings(home=tmp_path, lock_dir=tmp_path)
     harness = Harness(settings)
-    device, spec = harness.device("cpu"), harness.catalog.get("softmax")
+    device, spec = harness.device("cpu").model_copy(update={"kind": "cuda"}), harness.catalog.get("softmax")
     path = harness.floors._path(device)
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")
