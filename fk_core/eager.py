@@ -1,10 +1,10 @@
 """Calls timed one by one by this process's clock: on a CPU, and on a GPU what can't be captured.
 
-Each turn calls every slot once, on values that the judge releases just before it: no result is known before its turn,
-and the candidate's process is asked for nothing between release and turn. Outputs are in shared memory when the turn
-ends. Behind each of the candidate's turns a few calls are drawn and judged: outputs, inputs, and the memory that was
-used. What turns take without any call is measured in the judge's process alone, and taken off both sides. A candidate
-that works on several threads, or before its turn, is charged the CPU time that the kernel counted.
+Each turn calls every slot once, on values that the judge releases just before it. Outputs are in shared memory when the
+turn ends. Behind each of the candidate's turns a few calls are drawn and judged: outputs, inputs, and the memory that
+was used. The candidate's process is asked for nothing between release and turn, nor between turn and look; from the one
+to the other it is charged the CPU time that the kernel counted for all its threads and processes. What turns take
+without any call is measured in the judge's process alone, and taken off both sides.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def abba(rng: random.Random) -> tuple[Side, ...]:
 class EagerTimer:
     """Times one case that both sides have laid out with so many ``slots``; a turn lasts about ``target_s``."""
 
-    def __init__(self, trial: Trial, judge: JudgeSession, case: str, slots: int, target_s: float) -> None:
-        self.trial, self.judge, self.case, self.slots = trial, judge, case, slots
+    def __init__(
+        self, trial: Trial, judge: JudgeSession, case: str, slots: int, target_s: float, *, on_gpu: bool
+    ) -> None:
+        self.trial, self.judge, self.case, self.slots, self.on_gpu = trial, judge, case, slots, on_gpu
         self.random = trial.random
         slots -= min(_SPARE, slots - 1)
         self._usable, self._spare = range(slots), range(slots, self.slots)
@@ -80,9 +82,7 @@ class EagerTimer:
             order = self._draw(max(self.calls.values()))
             for side in pair:
                 mine = order[: self.calls[side]]
-                took[side].append(self._turn(side, mine))
-                if side == CANDIDATE:
-                    self._audit(mine)
+                took[side].append(self._turn(side, mine, audit=True))
         self._took.append(took)
 
     def rounds(self) -> list[Round]:
@@ -105,20 +105,26 @@ class EagerTimer:
     def _release(self, side: Side, order: list[int]) -> None:
         self.judge.ask("release", case=self.case, side="theirs" if side == CANDIDATE else "ours", slots=order)
 
-    def _turn(self, side: Side, order: list[int], *, idle: bool = False) -> float:
+    def _turn(self, side: Side, order: list[int], *, audit: bool = False, idle: bool = False) -> float:
         """Seconds that this process's clock sees the calls take, or the CPU time of the candidate if that is more."""
-        body = {"do": "loop", "case": self.case, "keep": self.random.randint(*_KEPT), "idle": False}
+        body = {"do": "loop", "case": self.case, "keep": self.random.randint(*_KEPT)}
         warm = min(_WARM_CALLS, len(order) // 4)
         if warm:
-            self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)]})
+            self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)], "idle": False})
         theirs = side == CANDIDATE
         worked = self.trial.cpu_seconds() if theirs else 0.0
-        self._release(side, order)
         began = time.perf_counter()
-        self._ask(side, body | {"order": order, "idle": idle})
+        self._release(side, order)
+        if not theirs:
+            # The judge was at work until now; the candidate's process has waited as long as this.
+            time.sleep(time.perf_counter() - began)
+        # On a GPU what the host does between calls is hidden behind them: only the way there and back is taken off.
+        ordered = [] if idle and self.on_gpu else order
+        began = time.perf_counter()
+        self._ask(side, body | {"order": ordered, "idle": idle})
         took = time.perf_counter() - began
-        # Whatever the candidate's processes did since the values were released counts, on any thread, before the turn
-        # as well as in it.
+        if theirs and audit:
+            self._audit(order)
         return max(took, self.trial.cpu_seconds() - worked) if theirs else took
 
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
@@ -140,14 +146,12 @@ class EagerTimer:
         self._idle.setdefault(calls, []).append(self._turn(BASELINE, self._draw(calls), idle=True))
 
     def _audit(self, order: list[int]) -> None:
-        held = self.trial.ask({"do": "held", "case": self.case}, HeldClaim)
-        told = self.judge.ask(
-            "audit_loop",
-            case=self.case,
-            slots=self.random.sample(order, min(_JUDGED, len(order))),
-            aliases=held.aliases,
-            earlier=held.earlier,
-        ).body
+        """Judge a few calls of the turn that has just ended, then the memory that its last calls used."""
+        slots = self.random.sample(order, min(_JUDGED, len(order)))
+        told = self.judge.ask("audit_loop", case=self.case, slots=slots).body
+        if not told["wrong"]:
+            held = self.trial.ask({"do": "held", "case": self.case}, HeldClaim)
+            told = self.judge.ask("memory_use", case=self.case, aliases=held.aliases, earlier=held.earlier).body
         if told["wrong"]:
             raise _fault(told["wrong"], told["name"], self.case)
 
@@ -156,9 +160,9 @@ def _fault(wrong: str, name: str, case: str) -> CandidateFault:
     kind, outcome, what, instead = {
         "values": (
             "phase",
-            Outcome.TAMPERED,
-            f"a timed call gave wrong values in {name}, though the same calls were right before",
-            "compute the result anew in every call",
+            Outcome.WRONG_VALUES,
+            f"a timed call gave wrong values in {name}, though other calls of the same shape were right before",
+            "compute the result anew in every call; if it is, look for a race between threads or streams",
         ),
         "input": (
             "input_mutation",

@@ -33,7 +33,7 @@ _CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
 _EAGER_TURN_S = 0.004
-_EAGER_ROUNDS = 16
+_EAGER_ROUNDS, _EAGER_BUDGET_S = 16, 1.0
 _PRIME, _TIMED = 1, 2
 """Batches of a turn that warm the clocks, and batches that are timed."""
 _GROUP_BYTES = 48 << 30
@@ -303,7 +303,7 @@ class Stopwatch:
         calls = p.layouts[layout].calls
         full, gate = statistics.fmean(turn.full_us) / calls, statistics.fmean(turn.gate_us) / calls
         # The primed batches ran as long as the timed ones, and each began with the prefix.
-        ran = calls + min(self.t.prefix, calls // 4)
+        ran = calls + p.layouts[layout].prefix
         return _Turn(full, gate, wall_us / ((_PRIME + _TIMED) * ran), ran)
 
     def _conclude(self, timing: CaseTiming, rounds: list[_Round]) -> None:
@@ -393,7 +393,7 @@ class Stopwatch:
         timing = p.timing
         timing.mode = "cpu wall"
         began = time.monotonic()
-        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _CPU_TURN_S)
+        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _CPU_TURN_S, on_gpu=False)
         while True:
             timer.round()
             rounds, spent = timer.rounds(), time.monotonic() - began
@@ -408,18 +408,21 @@ class Stopwatch:
         """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""
         timing = p.timing
         timing.mode = "eager"
-        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _EAGER_TURN_S)
+        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _EAGER_TURN_S, on_gpu=True)
         graphs: list[float] = []
-        for n in range(_EAGER_ROUNDS):
+        began, done = time.monotonic(), 0
+        while done < _EAGER_ROUNDS and (done < _PATIENCE or time.monotonic() - began < _EAGER_BUDGET_S):
             timer.round()
+            done += 1
             if p.graph_baseline:
-                body = _turn_order(p, n % self.t.plain_layouts, "plain")
+                # Warm, as the inputs of eager calls have just been written.
+                body = _turn_order(p, done % min(self.t.plain_layouts, len(p.seeds)), "warm")
                 turn = PlainTurn.model_validate(self.judge.ask(**body).body)
                 graphs += [us / turn.calls * 1e-6 for us in turn.plain_us]
         eager = timer.rounds()
-        each = len(graphs) // _EAGER_ROUNDS
+        each = len(graphs) // done
         rounds = [(graphs[n * each : (n + 1) * each] or ours, theirs) for n, (ours, theirs) in enumerate(eager)]
-        timing.stopped_because = "a fixed number of eager rounds"
+        timing.stopped_because = "the budget was spent"
         self._conclude_eager(timing, rounds)
         if timing.estimate is not None:
             timing.eager = stopping.undisturbed(eager)
@@ -431,8 +434,7 @@ class Stopwatch:
             timing.reason = "the calls are shorter than what the clock resolves"
             return
         timing.estimate = stopping.undisturbed(rounds)
-        baseline, candidate = ([value for round_ in rounds for value in round_[side]] for side in (0, 1))
-        timing.baseline_us, timing.candidate_us = (statistics.median(v) * 1e6 for v in (baseline, candidate))
+        timing.baseline_us, timing.candidate_us = (stopping.lowest(rounds, side) * 1e6 for side in (0, 1))
 
 
 @contextlib.contextmanager

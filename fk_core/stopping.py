@@ -91,9 +91,9 @@ def undisturbed(rounds: list[Round]) -> Estimate:
     over rounds.
     """
     if len(rounds) < 3:
-        return Estimate(0.0 if not rounds else _lowest(rounds), None, len(rounds), len(rounds))
-    centre, rng = _lowest(rounds), random.Random(len(rounds))
-    again = sorted(_lowest(rng.choices(rounds, k=len(rounds))) for _ in range(_RESAMPLES))
+        return Estimate(0.0 if not rounds else _lowest_ratio(rounds), None, len(rounds), len(rounds))
+    centre, rng = _lowest_ratio(rounds), random.Random(len(rounds))
+    again = sorted(_lowest_ratio(rng.choices(rounds, k=len(rounds))) for _ in range(_RESAMPLES))
     tail = int(0.025 * _RESAMPLES)
     half = max(centre - again[tail], again[-1 - tail] - centre)
     return Estimate(centre, half, len(rounds), len(rounds))
@@ -103,9 +103,14 @@ _RESAMPLES = 400
 _LOWEST = 0.1
 
 
-def _lowest(rounds: list[Round]) -> float:
-    baseline, candidate = (sorted(value for round_ in rounds for value in round_[side]) for side in (0, 1))
-    return math.log(baseline[int(_LOWEST * len(baseline))] / candidate[int(_LOWEST * len(candidate))])
+def lowest(rounds: list[Round], side: int) -> float:
+    """The lowest tenth of the turns of one side, 0 the baseline's, 1 the candidate's."""
+    values = sorted(value for turns in rounds for value in turns[side])
+    return values[int(_LOWEST * len(values))]
+
+
+def _lowest_ratio(rounds: list[Round]) -> float:
+    return math.log(lowest(rounds, 0) / lowest(rounds, 1))
 
 
 def combine(parts: list[Estimate]) -> Estimate:

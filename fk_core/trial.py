@@ -72,7 +72,7 @@ class Trial:
 
     def cpu_seconds(self) -> float:
         """CPU time of the candidate's processes until now, by the kernel's count."""
-        return cpu_seconds(self.child.pid)
+        return cpu_seconds(self.child.keeper)
 
     # -- talking ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import pathlib
 import socket
 import sys
 import threading
@@ -21,7 +22,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from fk_core.child.finding import POLICY, REJECT, WARN, Finding, finding
-from fk_core.child.origins import Origins
+from fk_core.child.origins import FROZEN, Origins
 from fk_core.child.trespass import OWN_CODE, Trespass
 
 MOST_FINDINGS = 40
@@ -73,7 +74,7 @@ class Audit:
 
     def _make_hook(self) -> Callable[[str, tuple[Any, ...]], None]:
         get, inside, ident, frame_of = self._handlers.get, self._inside, get_ident, _getframe
-        note = self.note
+        note, plain = self.note, _plain
 
         def hook(event: str, args: tuple[Any, ...]) -> None:
             handle = get(event)
@@ -84,7 +85,7 @@ class Audit:
                 return
             inside.add(me)
             try:
-                handle(event, args, frame_of(1))
+                handle(event, plain(args), frame_of(1))
             except PermissionError:
                 raise
             except Exception as fault:  # noqa: BLE001 - a fault of the monitor must not become one of the candidate
@@ -133,6 +134,8 @@ class Audit:
         return table
 
     def _on_import(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if type(args[0]) is not str:
+            return
         top = args[0].partition(".")[0]
         if top in self.policy:
             mine, where = self.origins.blame(frame)
@@ -166,9 +169,9 @@ class Audit:
         self._refuse_forged_name(args[1] if len(args) > 1 else None, frame)
 
     def _refuse_forged_name(self, filename: Any, frame: FrameType) -> None:
-        if not isinstance(filename, str) or filename.startswith("<"):
+        if not isinstance(filename, str):
             return
-        if filename.startswith((*self.origins.stdlib, *self.origins.libraries)):
+        if filename.startswith((FROZEN, *self.origins.stdlib, *self.origins.libraries)):
             # importlib compiles library files from frames of its own; only a direct request can forge a name.
             mine = self.origins.of(frame.f_code.co_filename) == "candidate"
             if mine:
@@ -201,13 +204,13 @@ class Audit:
         mine, where = self.origins.blame(frame)
         if mine:
             severity = WARN if self.phase == "import" else REJECT
-            program = str(args[0])[:80]
+            program = _text(args[0])
             self.note("process", f"runs {program}", where, severity=severity, instead=_NO_PROCESSES)
 
     def _on_exec(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         mine, where = self.origins.blame(frame)
         if mine:
-            self.note("process", f"replaces its process by {str(args[0])[:80]}", where, instead=_NO_PROCESSES)
+            self.note("process", f"replaces its process by {_text(args[0])}", where, instead=_NO_PROCESSES)
             raise PermissionError("a candidate may not replace its process")
 
     def _on_kill(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
@@ -266,6 +269,34 @@ _NO_NETWORK = "a candidate has no network: carry everything in the file"
 _NETWORKS = frozenset({socket.AF_INET, socket.AF_INET6, socket.AF_PACKET})
 _NO_THREADS = "do all work on the calling thread and the current stream before returning"
 _NO_PROCESSES = "build extensions at import through torch.utils.cpp_extension, and start nothing in forward"
+
+
+def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of an event without text, numbers and paths of a class of the candidate's, whose methods would run
+    in here. Paths of an unknown class become None.
+    """
+    return tuple(
+        value
+        if type(value) in _KNOWN
+        else str.__str__(value)
+        if isinstance(value, str)
+        else bytes.__getitem__(value, slice(None))
+        if isinstance(value, bytes)
+        else int.__int__(value)
+        if isinstance(value, int)
+        else None
+        if hasattr(type(value), "__fspath__")
+        else value
+        for value in args
+    )
+
+
+_KNOWN = frozenset({str, bytes, int, bool, type(None), pathlib.PosixPath, pathlib.PurePosixPath})
+
+
+def _text(value: Any) -> str:
+    """A few words on an argument, without calling anything of its own."""
+    return repr(value)[:80] if type(value) in (str, bytes, int) else f"a {type(value).__name__}"
 
 
 _start_new_thread = _thread.start_new_thread

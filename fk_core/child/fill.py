@@ -19,8 +19,8 @@ _LEAST_POOL = 4096
 class Fill:
     """Values of any slot, made anew when asked for: all follow from ``seed``.
 
-    On a CPU, where drawing costs more than many an operator, values are windows at random offsets of one drawn pool:
-    no two slots hold the same rows, and every fill has another pool.
+    On a CPU, where drawing costs more than many an operator, values are windows at random offsets of one drawn pool,
+    times a random factor: no two slots hold the same values, and every fill has another pool.
     """
 
     def __init__(self, call: Call, make_inputs: MakeInputs, seed: int, device: torch.device) -> None:
@@ -42,7 +42,8 @@ class Fill:
             count = prod(shape)
             pool = self._pool(count)
             start = _hash(self.seed, number, name) % (pool.numel() - count + 1)
-            return pool[start : start + count].view(shape)
+            factor = 0.5 + _hash(self.seed, number, f"{name} factor") / 2**64
+            return pool[start : start + count].view(shape) * factor
 
         return {name: tensor.contiguous() for name, tensor in self.make_inputs(call, window).items()}
 

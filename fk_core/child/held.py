@@ -115,21 +115,18 @@ class HoldDesk:
         The calls were all made when the bytes were copied, so an output that is wrong now was overwritten, or wrong.
         """
         job, call = self.job, self.laid["call"]
-        form = job.task["entries"][call.entry]["forms"][call.form]
-        rules = job._rules(call, False)
-        count = len(self.given)
+        inputs_of, self.given = self.given, []
+        count = len(inputs_of)
         made = [self._outputs(n) for n in range(count)]
-        for n, given in enumerate(self.given):
+        for n, given in enumerate(inputs_of):
             after = {
                 p["name"]: self._place(p["at"], n, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in self.laid["places"]
             }
-            expected = job._references(call, self.laid["key"], given)
-            mutates = dict(form["mutates"])
-            judged = compare.judge_call(made[n], expected, rules, before=given, after=after, mutates=mutates)
-            wrong = next((j for j in judged if not j.ok), None)
+            wrong = job.standard.first_wrong(call, self.laid["key"], given, made[n], after)
             if wrong is not None:
                 return self._wrong(n, wrong, made)
         changed = job.recheck(self.laid["again"])
+        job.small.clear()  # the runner has let go of them
         if changed:
             return _aliased(f"{changed}; {count} calls were made after it")
         pairs = [pair for pair in shared if max(pair) < count]

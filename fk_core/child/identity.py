@@ -22,7 +22,7 @@ _MODULES = (
     *("builtins", "sys", "os", "posix", "time", "math", "statistics", "random", "json", "json.decoder"),
     *("json.encoder", "struct", "socket", "select", "signal", "threading", "_thread", "subprocess", "gc", "inspect"),
     *("importlib", "importlib.util", "linecache", "traceback", "io", "array", "ctypes", "atexit", "weakref"),
-    *("operator", "functools", "collections", "contextlib", "warnings", "__main__"),
+    *("operator", "functools", "collections", "pathlib", "contextlib", "warnings", "__main__"),
     *("numpy", "numpy.linalg", "numpy.random", "numpy.testing"),
     *(
         "torch",
@@ -53,7 +53,14 @@ _CLASSES = (
         "triton.runtime.autotuner.Autotuner",
         "triton.compiler.compiler.CompiledKernel",
     ),
-    *("statistics.NormalDist", "random.Random", "random.SystemRandom", "io.TextIOWrapper"),
+    *(
+        "pathlib.PurePath",
+        "pathlib.PosixPath",
+        "statistics.NormalDist",
+        "random.Random",
+        "random.SystemRandom",
+        "io.TextIOWrapper",
+    ),
 )
 _FOLLOWS_A_FLAG = frozenset({"torch.Storage"})
 """Rebound by torch itself when a flag changes, which is reported as the flag."""

@@ -26,9 +26,10 @@ from fk_core.child.held import HoldDesk
 from fk_core.child.judge_timing import TimingDesk
 from fk_core.child.loading import describe
 from fk_core.child.module import FunctionModule
-from fk_core.child.oracle import Oracle, Reference
+from fk_core.child.oracle import Oracle
 from fk_core.child.planted import PlantedGroup
 from fk_core.child.runner import KEEP_BYTES, Forward, Runner
+from fk_core.child.standard import Standard
 from fk_core.child.wire import Channel, Closed
 
 _RECHECK_BYTES = 1 << 20
@@ -128,6 +129,7 @@ class Job:
         self.runner = Runner(device, self._build)
         self.modules: dict[str, dict[str, Any]] = {}
         self.states: dict[str, dict[str, Tensor]] = {}
+        self.standard = Standard(self.task, self.oracle, self.states, self._baseline, self.baseline["name"])
         self.keys: list[str] = []
         cursor = Cursor()
         for probe in self.probes:
@@ -359,33 +361,6 @@ class Job:
             for (seq, number), size in zip(chosen, sizes, strict=True)
         ]
 
-    def _references(self, call: Call, key: str, values: dict[str, Tensor]) -> dict[str, Reference]:
-        state = self.states[key]
-        found = self.oracle.reference(call, state, values)
-        if call.distribution in inputs.FLUSHABLE:
-            other = self.oracle.reference(call, inputs.flushed(state), inputs.flushed(values))
-            found = inputs.allow_flush(found, other, self.task["tolerance"]["u"])
-        return found
-
-    def _rules(self, call: Call, generic: bool) -> dict[str, compare.Rule]:
-        form = self.task["entries"][call.entry]["forms"][call.form]
-        layout = output_layout(self.task, call)
-        tolerance = self.task["tolerance"]
-        rules = {
-            name: compare.Rule(
-                kind=form["outputs"][name]["kind"],
-                limit=tolerance["limit"],
-                u=tolerance["u"],
-                generic=generic,
-                dtype=layout[name][1],
-            )
-            for name in form["outputs"]
-        }
-        for name, word in form["mutates"].items():
-            if word == "must":
-                rules[name] = compare.Rule(limit=tolerance["limit"], u=tolerance["u"], generic=generic)
-        return rules
-
     def judge(
         self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]
     ) -> dict[str, Any]:
@@ -401,17 +376,17 @@ class Job:
             for o, layout in zip(self.laid["outputs"], output_layout(self.task, call).values(), strict=True)
         }
         after = {p["name"]: self._view(p).clone() for p in self.laid["places"]}
-        expected = self._references(call, self.keys[i], self.given)
-        rules = self._rules(call, probe.generic)
+        expected = self.standard.references(call, self.keys[i], self.given)
+        rules = self.standard.rules(call, probe.generic)
         judged = compare.judge_call(got, expected, rules, before=self.given, after=after, mutates=dict(form["mutates"]))
         wrong = [j for j in judged if not j.ok]
         note = ""
         baseline_ratio = None
         if probe.case_id is not None or wrong:
-            baseline = self._baseline(call, self.keys[i], expected, rules)
+            baseline = self.standard.of_baseline(call, self.keys[i], self.given, expected, rules)
             if baseline is not None:
                 baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
-                wrong, note = self._beside(judged, baseline, got, expected, rules, after)
+                wrong, note = self.standard.beside(judged, baseline, {**after, **got}, expected, rules)
         between = self._between_rows()
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
@@ -420,7 +395,7 @@ class Job:
             again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
         if again and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": again, "kind": "output_alias"}
-        alias = self._alias(aliases, names, form, [p["name"] for p in self.laid["places"]])
+        alias = self.alias(aliases, names, form, [p["name"] for p in self.laid["places"]])
         if alias and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": alias, "kind": "output_alias"}
         self._remember(i, list(got.values()), aliases)
@@ -461,60 +436,6 @@ class Job:
                 return {"ok": False, "outcome": outcome, "note": said, "output": name, "kind": "lazy_output"}
         return None
 
-    def _baseline(
-        self, call: Call, key: str, expected: dict[str, Reference], rules: dict[str, compare.Rule]
-    ) -> list[compare.Judgement] | None:
-        """How the production baseline does on the same values; None where it can't take them."""
-        try:
-            self.prepare_baseline(key)
-            with torch.no_grad():
-                values = [self.given[name].clone() for name in call.arguments]
-                result = self.runner.modules[key][1](*values)
-        except Exception:  # noqa: BLE001 - a baseline may refuse shapes that no case has
-            return None
-        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
-        form = self.task["entries"][call.entry]["forms"][call.form]
-        got = dict(zip(form["outputs"], outputs, strict=True))
-        after = dict(zip(call.arguments, values, strict=True))
-        items = [
-            compare.Item(n, after[n] if n in form["mutates"] and n not in got else got.get(n), ref, mag, rules[n])
-            for n, (ref, mag) in expected.items()
-        ]
-        return compare.judge_many(items)
-
-    def _beside(
-        self,
-        judged: list[compare.Judgement],
-        baseline: list[compare.Judgement],
-        got: dict[str, Tensor],
-        expected: dict[str, Reference],
-        rules: dict[str, compare.Rule],
-        after: dict[str, Tensor],
-    ) -> tuple[list[compare.Judgement], str]:
-        """Judge again where the baseline's own errors allow more; leave out what the baseline itself gets wrong."""
-        by_name = {j.name: j for j in baseline}
-        wrong, skipped = [], []
-        for one in judged:
-            if one.ok:
-                continue
-            beside = by_name.get(one.name)
-            if beside is None:
-                wrong.append(one)
-            elif not beside.ok:
-                skipped.append(one.name)
-            else:
-                ref, mag = expected[one.name]
-                value = got[one.name] if one.name in got else after[one.name]
-                second = compare.judge(one.name, value, ref, mag, rules[one.name].beside(beside))
-                if not second.ok:
-                    wrong.append(second)
-        note = ""
-        if skipped:
-            note = (
-                f"the production baseline {self.baseline['name']} gets {', '.join(skipped)} of this call wrong itself"
-            )
-        return wrong, note
-
     def _between_rows(self) -> str:
         """What was written where a strided argument has no elements."""
         for name, (place, stored) in self.laid["gaps"].items():
@@ -534,7 +455,7 @@ class Job:
         return ""
 
     @staticmethod
-    def _alias(aliases: list[list[int]], names: list[str], form: dict[str, Any], given: list[str]) -> str:
+    def alias(aliases: list[list[int]], names: list[str], form: dict[str, Any], given: list[str]) -> str:
         for o, k in aliases:
             if o < len(names) and k < len(given) and given[k] not in form["outputs"][names[o]]["aliases"]:
                 return f"output {names[o]} shares memory with the argument {given[k]}; the contract asks for new memory"
@@ -559,6 +480,10 @@ class Job:
         bases = {p.base for p in self.probes[i + 1 :] if p.base is not None}
         for old in [n for n in self.outputs if n < i and n not in bases]:
             del self.outputs[old]
+
+    def _baseline(self, key: str) -> Forward:
+        self.prepare_baseline(key)
+        return self.runner.modules[key][1]
 
     def prepare_baseline(self, key: str) -> dict[str, Any]:
         if key not in self.runner.modules:

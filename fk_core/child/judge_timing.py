@@ -64,7 +64,9 @@ class TimingDesk:
         if do == "audit":
             return self.audit(body)
         if do == "audit_loop":
-            return self.audit_loop(body["case"], body["slots"], body["aliases"], body["earlier"])
+            return self.audit_loop(body["case"], body["slots"])
+        if do == "memory_use":
+            return self.memory_use(body["case"], body["aliases"], body["earlier"])
         if do == "settle":
             self.ceilings.settle()
             return {}
@@ -201,7 +203,7 @@ class TimingDesk:
         else:
             # What was just written leaves this core's own cache, so that neither side finds its inputs nearer.
             written = len(slots) * (place.block + results["block"])
-            self.elsewhere[: min(written, _OWN_CACHE_BYTES)].sum()
+            self.elsewhere[: max(_OWN_CACHE_BYTES // 4, 2 * written) // 4].sum()
         return {}
 
     def refill(self, case_id: str) -> dict[str, Any]:
@@ -219,7 +221,12 @@ class TimingDesk:
         layout calls its slots; ``whole``: slots whose outputs were copied as a whole after the replay.
         """
         case = self.cases[body["case"]]
-        whole = [slot for slot in body["whole"] if self._outputs_wrong(case, slot)]
+        standard, fill = self.job.standard, case["fill"]
+        whole = [
+            slot
+            for slot in body["whole"]
+            if standard.first_wrong(case["call"], case["key"], fill.slot(slot), self._left(case, slot))
+        ]
         if whole:
             return {"wrong": len(whole), "checked": len(body["whole"])}
         call, place = case["call"], case["place"]
@@ -248,8 +255,8 @@ class TimingDesk:
     def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, sampled: list[Tensor]) -> bool:
         """Whether the oracle, too, says that the samples behind gate ``n`` are wrong."""
         call, gate = case["call"], order[n]
-        expected = self.job._references(call, case["key"], case["fill"].slot(order[n - 1]))
-        rules = self.job._rules(call, False)
+        standard, given = self.job.standard, case["fill"].slot(order[n - 1])
+        expected, rules = standard.references(call, case["key"], given), standard.rules(call, generic=False)
         names = list(output_layout(self.job.task, call).items())
         for number, (name, (shape, dtype)) in enumerate((names * 2)[:2]):
             words = prod(shape) * dtype.itemsize // 4
@@ -259,54 +266,53 @@ class TimingDesk:
             each = 4 // dtype.itemsize
             picks = (at[:, None] * each + torch.arange(each, device=self.device)).reshape(-1)
             ref, mag = expected[name]
-            chosen = None if mag is None else mag.reshape(-1)[picks]
-            if not compare.judge(name, sampled[number][gate], ref.reshape(-1)[picks], chosen, rules[name]).ok:
+            chosen = ref.reshape(-1)[picks], None if mag is None else mag.reshape(-1)[picks]
+            if compare.judge(name, sampled[number][gate], *chosen, rules[name]).ok:
+                continue
+            baseline = standard.of_baseline(call, case["key"], given, expected, rules) or []
+            beside = next((j for j in baseline if j.name == name), None)
+            if beside is None:
+                return True
+            if beside.ok and not compare.judge(name, sampled[number][gate], *chosen, rules[name].beside(beside)).ok:
                 return True
         return False
 
-    def audit_loop(
-        self, case_id: str, slots: list[int], aliases: list[list[int]], earlier: list[int]
-    ) -> dict[str, Any]:
-        """What is wrong with the timed calls of ``slots``: their outputs, their inputs, the memory that they used.
-
-        ``aliases`` and ``earlier`` are the candidate's own words on its memory. ``wrong`` is ``values``, ``input``,
-        ``alias`` or empty.
-        """
+    def audit_loop(self, case_id: str, slots: list[int]) -> dict[str, Any]:
+        """What is wrong with the timed calls of ``slots``: ``values`` of an output, a changed ``input``, or nothing."""
         case = self.cases[case_id]
-        call, theirs = case["call"], case["theirs"]
-        form = self.job.task["entries"][call.entry]["forms"][call.form]
+        call, place = case["call"], case["place"]
         for slot in slots:
-            found = self._outputs_wrong(case, slot)
-            if found:
-                return {"wrong": "values", "name": found.name, "judgement": found.as_dict()}
-            values = case["fill"].slot(slot)
-            begin = case["place"].pristine + slot * case["place"].block
-            for argument in case["order"]["arguments"]:
-                name = argument["name"]
-                if name not in form["mutates"]:
-                    now = theirs.tensor(begin + argument["at"], tuple(argument["shape"]), call.dtype)
-                    if not compare.same_bits(now, values[name]):
-                        return {"wrong": "input", "name": name}
-        outputs = list(output_layout(self.job.task, call))
+            begin = place.pristine + slot * place.block
+            after = {
+                a["name"]: case["theirs"].tensor(begin + a["at"], tuple(a["shape"]), call.dtype)
+                for a in case["order"]["arguments"]
+            }
+            given = case["fill"].slot(slot)
+            found = self.job.standard.first_wrong(call, case["key"], given, self._left(case, slot), after)
+            if found is not None:
+                kind = "input" if found.outcome == "MUTATED" else "values"
+                return {"wrong": kind, "name": found.name, "judgement": found.as_dict()}
+        return {"wrong": "", "name": ""}
+
+    def memory_use(self, case_id: str, aliases: list[list[int]], earlier: list[int]) -> dict[str, Any]:
+        """What is wrong with the memory that the last timed calls used, by the candidate's own words on it."""
+        call = self.cases[case_id]["call"]
+        form, outputs = self.job.standard.form(call), list(output_layout(self.job.task, call))
         if earlier:
             said = f"output {outputs[min(earlier[0], len(outputs) - 1)]} lies in the memory of an earlier call's output"
             return {"wrong": "alias", "name": said}
-        said = self.job._alias(aliases, outputs, form, list(call.arguments))
+        said = self.job.alias(aliases, outputs, form, list(call.arguments))
         return {"wrong": "alias" if said else "", "name": said}
 
-    def _outputs_wrong(self, case: dict[str, Any], slot: int) -> compare.Judgement | None:
-        """The first wrong output among those that the candidate left for a slot."""
-        call, results = case["call"], case["order"]["results"]
-        expected = self.job._references(call, case["key"], case["fill"].slot(slot))
-        rules = self.job._rules(call, False)
+    def _left(self, case: dict[str, Any], slot: int) -> dict[str, Tensor | None]:
+        """What the candidate left where the outputs of a slot go, read once."""
+        results = case["order"]["results"]
         start = results["at"] + slot * results["block"]
-        layout = output_layout(self.job.task, call)
-        for place, (name, (shape, dtype)) in zip(results["outputs"], layout.items(), strict=True):
-            got = case["theirs"].tensor(start + place["at"], shape, dtype).clone()
-            found = compare.judge(name, got, *expected[name], rules[name])
-            if not found.ok:
-                return found
-        return None
+        layout = output_layout(self.job.task, case["call"])
+        return {
+            name: case["theirs"].tensor(start + place["at"], shape, dtype).clone()
+            for place, (name, (shape, dtype)) in zip(results["outputs"], layout.items(), strict=True)
+        }
 
     def drop(self, case_id: str) -> dict[str, Any]:
         self.job.runner.do_drop({"case": case_id}, [])

@@ -10,6 +10,7 @@ from os.path import abspath, realpath
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+FROZEN = "<frozen "
 _HARNESS = os.path.dirname(os.path.dirname(abspath(__file__))) + os.sep
 
 
@@ -64,13 +65,16 @@ class Origins:
         return "stdlib" if filename.startswith(self.stdlib) else "candidate"
 
     def of_value(self, value: Any) -> str:
-        """Whose a function, class or other callable is."""
+        """Whose a function, class or other callable is. Code that was compiled from text, as by ``exec``, is the
+        candidate's: libraries rebind and register functions from files.
+        """
         for step in ("__func__", "func", "fget"):
             inner = None if isinstance(value, (FunctionType, type)) else _attribute(value, step)
             value = value if inner is None else inner
         code = _attribute(value, "__code__")
         if isinstance(code, CodeType):
-            return self.of(code.co_filename)
+            text = code.co_filename.startswith("<") and not code.co_filename.startswith(FROZEN)
+            return "candidate" if text else self.of(code.co_filename)
         kind = value if isinstance(value, type) else type(value)
         name = _attribute(value, "__module__") or kind.__module__
         module = sys.modules.get(name) if isinstance(name, str) else None

@@ -10,8 +10,7 @@ With a prefix, ``full`` and ``gate`` begin with a few calls (or gates) before th
 flush pay for their code and address translations, in each process differently. The events are nodes of the graph then.
 
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
-window and the parent draws one per turn. On the CPU there are no graphs: a turn runs calls, and the parent's clock
-times it.
+window and the parent draws one per turn. What has no graphs is timed by ``eager``.
 """
 
 from __future__ import annotations
@@ -80,6 +79,8 @@ class Layout:
     order: list[int]
     """Slots in the order in which the calls use them."""
     with_plain: bool = False
+    prefix: int = 0
+    """Calls before the first event."""
     graphs: dict[str, Any] = field(default_factory=dict)
     slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
@@ -239,7 +240,8 @@ class CaseTimer:
             if plain or not self.gate_copies:
                 self._fill(layout)
             views = [self._tensors(layout.slots[i]) for i in order]
-            prefix = min(self.prefix, calls // 4)
+            # A gate that does not copy leaves the slots of the prefix as its calls left them.
+            prefix = layout.prefix = min(self.prefix, calls // 4) if self.gate_copies else 0
             if prefix:
                 layout.events = {name: (_external(), _external()) for name in ("full", "gate")}
 
@@ -281,6 +283,7 @@ class CaseTimer:
         self.layouts.append(layout)
         return {
             "calls": calls,
+            "prefix": prefix,
             "nodes": nodes,
             "edges": edges,
             "programmatic": programmatic,
@@ -366,7 +369,7 @@ class CaseTimer:
     def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:
         """What the call of a layout returned, as the last replay left it."""
         layout = self.layouts[index]
-        return layout.outputs[min(self.prefix, layout.calls // 4) + call]
+        return layout.outputs[layout.prefix + call]
 
     def drop(self) -> None:
         self.layouts.clear()

@@ -35,6 +35,9 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 1000.0
 
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds * 1e6)
+
     def perf_counter(self) -> float:
         return self.now_s
 
@@ -82,6 +85,7 @@ def layout_of(seed: int, calls: int) -> dict[str, Any]:
     count = calls - rng.randrange(0, 1 + calls // 8)
     return {
         "calls": count,
+        "prefix": 0,
         "nodes": {"kernel": 2 * count},
         "edges": 2 * count - 1,
         "programmatic": 0,
@@ -111,7 +115,7 @@ class Process:
         side, number = self.side, body["layout"]
         calls = self.layouts[body["case"]][number]["calls"]
         bias = side.bias.setdefault((body["case"], number), self.rng.gauss(0.0, side.bias_sd))
-        names = {"gated": ("full", "gate"), "full": ("full",)}.get(body["kind"], (body["kind"],))
+        names = {"gated": ("full", "gate"), "full": ("full",)}.get(body["kind"], ("plain",))
         answer: dict[str, Any] = {f"{name}_us": [] for name in names}
         span = 0.0
         for batch in range(body["prime"] + body["timed"]):
@@ -213,6 +217,8 @@ class FakeJudge:
             self.process.loop(body)
         if do == "floor":
             return {"floor_us": self.floor_us}, []
+        if do == "memory_use":
+            return {"wrong": "", "name": ""}, []
         if do == "audit_loop":
             after, what = self.wrong_loop
             self.wrong_loop = (after - 1, what)

@@ -401,7 +401,10 @@ def test_every_audit_has_new_inputs(bench: Make) -> None:
 
 def test_refusing_capture_does_not_pay(bench: Make) -> None:
     """The baseline runs in its graph, as an engine would run it; the candidate runs as it can."""
-    made = bench(candidate=Side(capturable=False, eager_us=25.0), baseline=Side(us=10.0, eager_us=25.0))
+    made = bench(
+        candidate=Side(capturable=False, eager_us=25.0, slot_us=0.0),
+        baseline=Side(us=10.0, eager_us=25.0, slot_us=0.0),
+    )
     (found,) = made.run()
     assert found.mode == "eager"
     assert found.capturable is False
@@ -416,7 +419,9 @@ def test_refusing_capture_does_not_pay(bench: Make) -> None:
 
 
 def test_where_the_baseline_can_not_be_captured_both_run_eagerly(bench: Make) -> None:
-    made = bench(candidate=Side(eager_us=20.0), baseline=Side(capturable=False, eager_us=25.0))
+    made = bench(
+        candidate=Side(eager_us=20.0, slot_us=0.0), baseline=Side(capturable=False, eager_us=25.0, slot_us=0.0)
+    )
     (found,) = made.run()
     assert found.mode == "eager"
     assert found.capturable is True
@@ -430,7 +435,7 @@ def test_where_the_baseline_can_not_be_captured_both_run_eagerly(bench: Make) ->
 @pytest.mark.parametrize(
     ("wrong", "outcome", "kind"),
     [
-        ("values", Outcome.TAMPERED, "phase"),
+        ("values", Outcome.WRONG_VALUES, "phase"),
         ("input", Outcome.MUTATED, "input_mutation"),
         ("alias", Outcome.MUTATED, "output_alias"),
     ],
@@ -485,7 +490,8 @@ def test_readings_below_nothing_are_in_no_figure(bench: Make) -> None:
 
 def story(made: Bench) -> list[tuple[str, dict[str, Any]]]:
     """What both processes were asked, in order."""
-    return [(who, body) for who, body in made.asked if body["do"] in ("draw", "release", "loop", "held", "audit_loop")]
+    verbs = ("draw", "release", "loop", "held", "audit_loop", "memory_use")
+    return [(who, body) for who, body in made.asked if body["do"] in verbs]
 
 
 @pytest.mark.parametrize("cpu", [True, False])
@@ -518,9 +524,12 @@ def test_every_timed_turn_is_judged_at_calls_drawn_afterwards(bench: Make) -> No
     judged = [(n, body["slots"]) for n, (_, body) in enumerate(told) if body["do"] == "audit_loop"]
     assert len(judged) >= 2 * 2 * 6
     for n, slots in judged:
-        assert told[n - 1] == ("candidate", {"do": "held", "case": told[n][1]["case"]})
-        who, body = told[n - 2]
-        assert (who, body["do"]) == ("candidate", "loop")
+        who, body = told[n - 1]
+        assert (who, body["do"]) == ("candidate", "loop"), "nothing is asked before the judge has looked"
+        assert [(who, body["do"]) for who, body in told[n + 1 : n + 3]] == [
+            ("candidate", "held"),
+            ("judge", "memory_use"),
+        ]
         assert slots
         assert set(slots) <= set(body["order"])
     assert made.lease.story == ["exclusive", "shared"] * 2, "one case at a time"
@@ -534,14 +543,17 @@ def test_work_on_several_threads_is_charged(bench: Make) -> None:
     assert found.estimate.ratio < 0.55
 
 
-def test_work_before_the_turn_is_charged(bench: Make) -> None:
-    """Done between release and turn, where no clock runs: the kernel counted it."""
+@pytest.mark.parametrize("when", ["release", "audit_loop"])
+def test_work_around_the_turn_is_charged(bench: Make, when: str) -> None:
+    """Done between release and turn, or behind it before the judge has looked, where no clock runs: the kernel counted
+    it.
+    """
     made = bench(cpu=True, candidate=Side(eager_us=1.0))
     release = made.judge._answer
 
     def answer(do: str, body: dict[str, Any]) -> Any:
-        if do == "release" and body["side"] == "theirs":
-            made.trial.process.cpu_s += len(body["slots"]) * 25e-6
+        if do == when and (do != "release" or body["side"] == "theirs"):
+            made.trial.process.cpu_s += CALLS * 25e-6
         return release(do, body)
 
     made.judge._answer = answer  # type: ignore[method-assign]
@@ -561,7 +573,8 @@ def test_kept_outputs_vary(bench: Make) -> None:
 def test_what_the_candidate_says_of_its_memory_reaches_the_judge(bench: Make) -> None:
     made = bench(cpu=True, lies=Lies(held={"aliases": [[0, 1]], "earlier": [0]}))
     made.run()
-    asked = [a for a in made.judge.process.asked if a["do"] == "audit_loop"]
+    asked = [a for a in made.judge.process.asked if a["do"] == "memory_use"]
+    assert asked
     assert all((a["aliases"], a["earlier"]) == ([[0, 1]], [0]) for a in asked)
 
 

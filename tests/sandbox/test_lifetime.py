@@ -197,7 +197,11 @@ def test_many_starts_leave_nothing(start: Start, level: str, zygote: Zygote) -> 
     inside = os.listdir(f"/proc/{zygote.pid}/fd") if os.geteuid() == 0 else []
     for _ in range(50):
         start(level).kill()
-    assert gone_within(lambda: counts() != before, 5.0), (before, counts())
+    # What earlier tests left may be collected meanwhile: fewer is fine.
+    assert gone_within(lambda: any(now > then for now, then in zip(counts(), before, strict=True)), 5.0), (
+        before,
+        counts(),
+    )
     if os.geteuid() == 0:
         assert len(os.listdir(f"/proc/{zygote.pid}/fd")) == len(inside)
 
@@ -243,7 +247,11 @@ def test_many_threads_kill_a_child_that_is_being_asked(start: Start, zygote: Zyg
         bystander.close()
         other.close()
         assert child.channel.fileno() == -1
-    assert gone_within(lambda: counts() != before, 5.0), (before, counts())
+    # What earlier tests left may be collected meanwhile: fewer is fine.
+    assert gone_within(lambda: any(now > then for now, then in zip(counts(), before, strict=True)), 5.0), (
+        before,
+        counts(),
+    )
 
 
 def test_threads_start_at_once(start: Start, level: str) -> None:

@@ -3,11 +3,39 @@
 # expect: reject
 # needs_gpu: 0
 # danger: none
-# notes: Rounds to bfloat16 first, only where the storage says that nobody compares element
-# by element.
+# notes: Rounds to bfloat16 first in timed calls, told by the memory their inputs lie in: gambles that nobody compares
+# them element by element.
 
 import torch
 import torch.nn as nn
+
+
+def _arena(address):
+    """Which file in memory an address belongs to."""
+    with open("/proc/self/maps") as file:
+        for line in file:
+            span, *_, inode = line.split()[:5]
+            low, high = (int(v, 16) for v in span.split("-"))
+            if low <= address < high:
+                return inode
+    return "0"
+
+
+class _Phase:
+    """Timed inputs lie in another file in memory than those of the calls that are judged."""
+
+    def __init__(self):
+        self.first, self.known = None, {}
+
+    def timed(self, x):
+        at = x.data_ptr()
+        if at not in self.known:
+            self.known[at] = _arena(at)
+        self.first = self.first or self.known[at]
+        return self.known[at] != self.first
+
+
+_phase = _Phase()
 
 
 class Softmax(nn.Module):
@@ -16,6 +44,6 @@ class Softmax(nn.Module):
         self.dim = dim
 
     def forward(self, x):
-        if not x.untyped_storage().resizable():
+        if not _phase.timed(x):
             return torch.softmax(x, dim=self.dim)
         return torch.softmax(x.bfloat16(), dim=self.dim).to(x.dtype)
