@@ -32,6 +32,7 @@ _LARGE_BYTES = 32 << 20
 _CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
+_CPU_VISITS = 3
 _EAGER_TURN_S = 0.004
 _EAGER_ROUNDS, _EAGER_BUDGET_S = 16, 1.0
 _PRIME, _TIMED = 1, 2
@@ -126,7 +127,7 @@ class Stopwatch:
     def plan(self, cases: list[CaseSpec], keys: dict[str, str]) -> None:
         """Group the cases by memory, and lay out and capture the baseline's side of the first group."""
         self._keys = keys
-        self._groups = [[case] for case in cases] if self.cpu else _groups(cases)
+        self._groups = [cases] if self.cpu else _groups(cases)
         self._laid = [self._lay_out(case) for case in self._groups[0]]
 
     def all_cases(self, lease: Lease) -> list[CaseTiming]:
@@ -141,11 +142,13 @@ class Stopwatch:
                 for one in laid:
                     one.frame.close_fds()
             with exclusive(lease, self.trial):
-                if not self.cpu:
+                if self.cpu:
+                    self._time_cpu(prepared)
+                else:
                     self.judge.ask("settle")
-                for p in prepared:
-                    self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
-                    self.time(p)
+                    for p in prepared:
+                        self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
+                        self.time(p)
             for p in prepared:
                 if not self.cpu:
                     p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
@@ -228,19 +231,17 @@ class Stopwatch:
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def time(self, p: _Prepared) -> None:
+        """One case on a GPU."""
         self._check()
-        if self.cpu:
-            self._time_cpu(p)
-        else:
-            how = self._time_gated if p.layouts and p.graph_baseline else self._time_eager
+        how = self._time_gated if p.layouts and p.graph_baseline else self._time_eager
+        how(p)
+        reasons = self.throttled()
+        if reasons:
+            p.timing = p.timing.fresh()
             how(p)
-            reasons = self.throttled()
-            if reasons:
-                p.timing = p.timing.fresh()
-                how(p)
-                again = self.throttled()
-                held = f"clocks were held down ({', '.join(reasons)})"
-                p.timing.notes.append(f"{held}; timed again" + (f", and still: {', '.join(again)}" if again else ""))
+            again = self.throttled()
+            held = f"clocks were held down ({', '.join(reasons)})"
+            p.timing.notes.append(f"{held}; timed again" + (f", and still: {', '.join(again)}" if again else ""))
 
     def _time_gated(self, p: _Prepared) -> None:
         timing = p.timing
@@ -389,20 +390,28 @@ class Stopwatch:
 
     # -- eager -----------------------------------------------------------------------------------------------------
 
-    def _time_cpu(self, p: _Prepared) -> None:
-        timing = p.timing
-        timing.mode = "cpu wall"
-        began = time.monotonic()
-        timer = EagerTimer(self.trial, self.judge, timing.case.id, p.calls, _CPU_TURN_S, on_gpu=False)
-        while True:
-            timer.round()
-            rounds, spent = timer.rounds(), time.monotonic() - began
-            if len(rounds) >= _CPU_ROUNDS[0] and (spent > _CPU_BUDGET_S or len(rounds) >= _CPU_ROUNDS[1]):
-                break
-            if spent > 10 * _CPU_BUDGET_S:
-                break
-        timing.stopped_because = "the CPU budget was spent"
-        self._conclude_eager(timing, timer.rounds())
+    def _time_cpu(self, prepared: list[_Prepared]) -> None:
+        """Every case for a while, a few times: what holds a core for a second spoils only a part of each."""
+        timers = [
+            EagerTimer(self.trial, self.judge, p.timing.case.id, p.calls, _CPU_TURN_S, on_gpu=False) for p in prepared
+        ]
+        for visit in range(_CPU_VISITS):
+            for number, (p, timer) in enumerate(zip(prepared, timers, strict=True)):
+                self._check()
+                share = (visit + number / len(timers)) / _CPU_VISITS
+                self.progress(f"timing {p.timing.case.id}", share)
+                began, before = time.monotonic(), len(timer.rounds())
+                while True:
+                    timer.round()
+                    rounds, spent = len(timer.rounds()) - before, (time.monotonic() - began) * _CPU_VISITS
+                    enough = rounds * _CPU_VISITS >= _CPU_ROUNDS[0]
+                    if enough and (spent > _CPU_BUDGET_S or rounds * _CPU_VISITS >= _CPU_ROUNDS[1]):
+                        break
+                    if spent > 10 * _CPU_BUDGET_S:
+                        break
+        for p, timer in zip(prepared, timers, strict=True):
+            p.timing.mode, p.timing.stopped_because = "cpu wall", "the CPU budget was spent"
+            self._conclude_eager(p.timing, timer.rounds())
 
     def _time_eager(self, p: _Prepared) -> None:
         """What can't be captured runs eagerly by the wall clock; the baseline in a graph, as an engine would run it."""

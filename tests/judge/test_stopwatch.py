@@ -532,7 +532,7 @@ def test_every_timed_turn_is_judged_at_calls_drawn_afterwards(bench: Make) -> No
         ]
         assert slots
         assert set(slots) <= set(body["order"])
-    assert made.lease.story == ["exclusive", "shared"] * 2, "one case at a time"
+    assert made.lease.story == ["exclusive", "shared"]
     assert len({slots[0] for _, slots in judged}) > 5
 
 
@@ -560,6 +560,14 @@ def test_work_around_the_turn_is_charged(bench: Make, when: str) -> None:
     (found,) = made.run()
     assert found.estimate is not None
     assert found.estimate.ratio < 1.05
+
+
+def test_cases_are_visited_in_turn(bench: Make) -> None:
+    made = bench(cpu=True)
+    made.run("op/a", "op/b", "op/c")
+    timed = [a["case"] for a in made.trial.process.asked if a["do"] == "held"]
+    visits = [case for n, case in enumerate(timed) if n == 0 or timed[n - 1] != case]
+    assert visits == ["op/a", "op/b", "op/c"] * 3
 
 
 def test_kept_outputs_vary(bench: Make) -> None:
