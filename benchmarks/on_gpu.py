@@ -1,6 +1,6 @@
 """All proof that needs a GPU, in one call that may be cut short and taken up again.
 
-    python -m benchmarks.on_gpu --out FOLDER [--budget-s 560] [--parts e,a,b] [--libraries DIR] [--pack FILE] [--dry]
+    python -m benchmarks.on_gpu --out FOLDER [--budget-s 550] [--parts e,a,b] [--libraries DIR] [--pack FILE] [--dry]
 
 e  a plain Triton RMSNorm against the strongest installed baseline    d  the round trip of an agent
 a  tests/gpu                                                          f  kill -9 at random instants
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--budget-s", type=float, default=560.0)
+    parser.add_argument("--budget-s", type=float, default=86400.0, help="stop in time; default: a day")
     parser.add_argument("--parts", default="e,a,b,h,c,d,f,g")
     parser.add_argument("--libraries", default="")
     parser.add_argument("--pack", type=Path)

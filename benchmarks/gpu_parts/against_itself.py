@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def judge(ctx: Context, rows: list[record.Row], *, complete: bool) -> None:
-    """The issue's figures, as steps."""
+    """Share of readings near 1, wrong words, winners and plants seen, as steps."""
     for line in aa_figures.lines(rows, cases=True):
         print(line, flush=True)
     by_place = aa_figures.against_itself(rows)

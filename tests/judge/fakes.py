@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fk_core import eager, measure
+from fk_core import eager, gated, measure
 from fk_core.child.wire import REPLY, Frame
 from fk_core.measure import Stopwatch
 from fk_core.records.claims import Claim
@@ -260,7 +260,7 @@ class Bench:
         floor: float = 0.003,
     ) -> None:
         self.clock, rng = Clock(), random.Random(seed)
-        for module in (measure, eager):
+        for module in (measure, gated, eager):
             monkeypatch.setattr(module, "time", self.clock)
         self.trial = FakeTrial(Process(self.clock, candidate or Side(), rng), lies or Lies(), settings)
         self.judge = FakeJudge(Process(self.clock, baseline or Side(), rng))
