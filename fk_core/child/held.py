@@ -100,7 +100,7 @@ class HoldDesk:
             for n in range(calls):
                 job.arena.tensor(at + n * step, (size,), torch.uint8).fill_(0xFF)
         cursor = Cursor(job.probe_start + calls * step)
-        again = job.again(AGAIN, cursor)
+        again = job.calls.again(AGAIN, cursor)
         if job.device.type == "cuda":
             torch.cuda.synchronize()
         self.laid = {"call": call, "key": job.keys[index], "step": step, "places": places, "outputs": outputs}
@@ -125,8 +125,8 @@ class HoldDesk:
             wrong = job.standard.first_wrong(call, self.laid["key"], given, made[n], after)
             if wrong is not None:
                 return self._wrong(n, wrong, made)
-        changed = job.recheck(self.laid["again"])
-        job.small.clear()  # the runner has let go of them
+        changed = job.calls.recheck(self.laid["again"])
+        job.calls.small.clear()  # the runner has let go of them
         if changed:
             return _aliased(f"{changed}; {count} calls were made after it")
         pairs = [pair for pair in shared if max(pair) < count]

@@ -20,6 +20,7 @@ from torch import Tensor
 from fk_core.child import compare, inputs
 from fk_core.child.arena import Arena, Cursor, create_arena
 from fk_core.child.baselines.base import BaselineUnusable, Provider, provider
+from fk_core.child.call_desk import RECHECK_BYTES, SHIFT, CallDesk
 from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, passed_init
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.held import HoldDesk
@@ -28,12 +29,10 @@ from fk_core.child.loading import describe
 from fk_core.child.module import FunctionModule
 from fk_core.child.oracle import Oracle
 from fk_core.child.planted import PlantedGroup
-from fk_core.child.runner import KEEP_BYTES, Forward, Runner
+from fk_core.child.runner import Forward, Runner
 from fk_core.child.standard import Standard
 from fk_core.child.wire import Channel, Closed
 
-_RECHECK_BYTES = 1 << 20
-_SHIFT = 64 << 10
 _BUILD_ELEMENTS = 4 << 20
 _TOLD = frozenset({"case_id", "why", "gating", "may_raise", "hidden", "dims", "leading", "dtype", "init", "unless"})
 """What the parent learns of a call of the plan."""
@@ -137,7 +136,7 @@ class Job:
         self.probe_start = cursor.offset
         self.held = HoldDesk(self, body.get("brief", False))
         room = max([self._room(i) for i in range(len(self.probes))] + [self.held.room()])
-        self.arena: Arena = create_arena(self.probe_start + _SHIFT + room, device)
+        self.arena: Arena = create_arena(self.probe_start + SHIFT + room, device)
         # The baseline takes its weights from memory that the candidate can't reach.
         self.private: Arena = create_arena(max(self.probe_start, 1), device)
         for key, recipe in self.modules.items():
@@ -146,15 +145,9 @@ class Job:
                     tensor = arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
                     tensor.copy_(self.states[key][name])
         self.runner.arenas["main"] = self.private
-        self.starts: dict[int, int] = {}
-        self.given: dict[str, Tensor] = {}
-        self.laid: dict[str, Any] = {}
-        self.outputs: dict[int, list[Tensor]] = {}
-        self.stable: dict[int, list[int]] = {}
-        self.small: dict[tuple[int, int], Tensor] = {}
-        """Outputs, by call and number, that the candidate's runner keeps for as long as calls are made."""
-        self.flags: dict[str, bool] = {}
         self.rng = random.Random(self.seed ^ 0x5EED)
+        self.calls = CallDesk(self)
+        self.weights: dict[str, Any] = {}
         self.timing = TimingDesk(self, ceilings)
 
     def close(self) -> None:
@@ -236,7 +229,7 @@ class Job:
         call = inputs.call_of(self.task, self.probes[index])
         size = sum(prod(s) for s in call.shapes.values()) * call.dtype.itemsize * 2
         size += sum(prod(s) * d.itemsize for s, d in output_layout(self.task, call).values())
-        return size + _RECHECK_BYTES * 2 + 4096
+        return size + RECHECK_BYTES * 2 + 4096
 
     def opened(self) -> dict[str, Any]:
         """What the parent and the candidate need to begin; the arena's descriptor comes along."""
@@ -277,10 +270,10 @@ class Job:
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
         if do == "probe":
-            return self.lay(body["i"])
+            return self.calls.lay(body["i"])
         if do == "step":
-            told = self.judge(body["i"], body["outputs"], body["aliases"], body["earlier"])
-            following = self.lay(body["i"] + 1) if told["ok"] and body["i"] + 1 < len(self.probes) else None
+            told = self.calls.judge(body["i"], body["outputs"], body["aliases"], body["earlier"])
+            following = self.calls.lay(body["i"] + 1) if told["ok"] and body["i"] + 1 < len(self.probes) else None
             return {"told": told, "laid": following}
         if do == "hold":
             return self.held.lay(body["number"], body["calls"])
@@ -291,195 +284,10 @@ class Job:
         if do == "judge_state":
             return self.judge_state(body["key"], body["copied"])
         if do == "flags":
-            return {"flags": self.flags}
+            return {"flags": self.calls.flags}
         if do == "prepare":
             return self.prepare_baseline(body["key"])
         return self.timing.handle(body)
-
-    # -- correctness -----------------------------------------------------------------------------------------------
-
-    def _view(self, place: dict[str, Any]) -> Tensor:
-        tensor = self.arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
-        return tensor[..., : place["width"]] if place.get("width") else tensor
-
-    def lay(self, i: int) -> dict[str, Any]:
-        """Write the inputs of call ``i`` into the arena and say where they and the outputs lie."""
-        probe = self.probes[i]
-        call = inputs.call_of(self.task, probe)
-        values = inputs.materialise(self.task, self.probes, i, self.oracle.make_inputs, self.device)
-        if probe.placement == "same" and probe.base is not None:
-            shift = self.starts[probe.base]
-        elif probe.base is not None:
-            shift = self.rng.randrange(1, _SHIFT // 256) * 256
-        else:
-            shift = 0
-        self.starts[i] = shift
-        cursor = Cursor(self.probe_start + shift)
-        places = []
-        gaps: dict[str, tuple[dict[str, Any], Tensor]] = {}
-        for name, tensor in values.items():
-            stored = tensor
-            if probe.relation == "strided":
-                source = inputs.generator(probe.seed ^ 1, self.device)
-                stored = inputs.padded(tensor, source)
-            place: dict[str, Any] = {
-                "name": name,
-                "at": cursor.take(stored.numel() * stored.element_size()),
-                "shape": list(stored.shape),
-                "dtype": str(stored.dtype).removeprefix("torch."),
-            }
-            if probe.relation == "strided":
-                place["width"] = tensor.shape[-1]
-                gaps[name] = (place, stored)
-            self.arena.tensor(place["at"], tuple(stored.shape), stored.dtype).copy_(stored)
-            places.append(place)
-        outputs = []
-        for name, (shape, dtype) in output_layout(self.task, call).items():
-            size = prod(shape) * dtype.itemsize
-            at = cursor.take(size)
-            self.arena.tensor(at, (size,), torch.uint8).fill_(0xFF)
-            outputs.append({"name": name, "at": at, "bytes": size})
-        again = []
-        for number in self.stable.get(i - 1, []):
-            kept = self.outputs[i - 1][number]
-            size = kept.numel() * kept.element_size()
-            if size and size <= _RECHECK_BYTES // max(1, len(self.stable[i - 1])):
-                again.append({"seq": i - 1, "output": number, "at": cursor.take(size), "bytes": size})
-        again += self.again(1, cursor)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.given = values
-        self.laid = {"i": i, "call": call, "places": places, "outputs": outputs, "again": again, "gaps": gaps}
-        return {"key": self.keys[i], "seq": i, "inputs": places, "outputs": outputs, "again": again}
-
-    def again(self, count: int, cursor: Cursor) -> list[dict[str, Any]]:
-        """Places for up to ``count`` outputs of earlier calls, drawn from those that the runner has kept."""
-        chosen = self.rng.sample(list(self.small), min(count, len(self.small)))
-        sizes = [self.small[key].numel() * self.small[key].element_size() for key in chosen]
-        return [
-            {"seq": seq, "output": number, "at": cursor.take(size), "bytes": size}
-            for (seq, number), size in zip(chosen, sizes, strict=True)
-        ]
-
-    def judge(
-        self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]
-    ) -> dict[str, Any]:
-        """Compare what call ``i`` left in the arena. ``described``: the candidate's own words on its outputs."""
-        probe, call = self.probes[i], self.laid["call"]
-        form = self.task["entries"][call.entry]["forms"][call.form]
-        names = list(form["outputs"])
-        problem = self._structure(call, described, names)
-        if problem:
-            return problem
-        got = {
-            o["name"]: self.arena.tensor(o["at"], layout[0], layout[1]).clone()
-            for o, layout in zip(self.laid["outputs"], output_layout(self.task, call).values(), strict=True)
-        }
-        after = {p["name"]: self._view(p).clone() for p in self.laid["places"]}
-        expected = self.standard.references(call, self.keys[i], self.given)
-        rules = self.standard.rules(call, probe.generic)
-        judged = compare.judge_call(got, expected, rules, before=self.given, after=after, mutates=dict(form["mutates"]))
-        wrong = [j for j in judged if not j.ok]
-        note = ""
-        baseline_ratio = None
-        if probe.case_id is not None or wrong:
-            baseline = self.standard.of_baseline(call, self.keys[i], self.given, expected, rules)
-            if baseline is not None:
-                baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
-                wrong, note = self.standard.beside(judged, baseline, {**after, **got}, expected, rules)
-        between = self._between_rows()
-        if between and not wrong:
-            return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
-        again = self.recheck(self.laid["again"])
-        if earlier and not again:
-            again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
-        if again and not wrong:
-            return {"ok": False, "outcome": "MUTATED", "note": again, "kind": "output_alias"}
-        alias = self.alias(aliases, names, form, [p["name"] for p in self.laid["places"]])
-        if alias and not wrong:
-            return {"ok": False, "outcome": "MUTATED", "note": alias, "kind": "output_alias"}
-        self._remember(i, list(got.values()), aliases)
-        first = wrong[0] if wrong else None
-        return {
-            "ok": not wrong,
-            "outcome": first.outcome if first else "",
-            "output": first.name if first else "",
-            "judgement": first.as_dict() if first else {},
-            "note": (first.note if first else "") or note,
-            "skipped": note,
-            "limit": self.task["tolerance"]["limit"],
-            "max_abs_error": _most(j.max_abs_error for j in judged),
-            "max_error_ratio": _most(j.max_error_ratio for j in judged),
-            "baseline_error_ratio": baseline_ratio,
-        }
-
-    def _structure(self, call: Call, described: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
-        layout = output_layout(self.task, call)
-        if len(described) != len(names):
-            said = f"forward returned {len(described)} tensors; the contract has {len(names)}: {', '.join(names)}"
-            return {"ok": False, "outcome": "WRONG_SHAPE", "note": said, "output": names[0] if names else ""}
-        for name, row in zip(names, described, strict=True):
-            shape, dtype = layout[name]
-            wanted = str(dtype).removeprefix("torch.")
-            outcome, said = "", ""
-            if row.get("foreign"):
-                outcome, said = "CONTRACT_BROKEN", f"output {name} must be a torch.Tensor: {row['problem']}"
-            elif row.get("problem"):
-                outcome, said = "TAMPERED", f"output {name} is no plain tensor: {row['problem']}"
-            elif row["shape"] != list(shape):
-                outcome, said = "WRONG_SHAPE", f"output {name} has shape {row['shape']}; expected {list(shape)}"
-            elif row["dtype"] != wanted:
-                outcome, said = "WRONG_DTYPE", f"output {name} is {row['dtype']}; expected {wanted}"
-            elif row["device"] != self.device.type:
-                outcome, said = "WRONG_SHAPE", f"output {name} is on {row['device']}; expected {self.device.type}"
-            if outcome:
-                return {"ok": False, "outcome": outcome, "note": said, "output": name, "kind": "lazy_output"}
-        return None
-
-    def _between_rows(self) -> str:
-        """What was written where a strided argument has no elements."""
-        for name, (place, stored) in self.laid["gaps"].items():
-            now = self.arena.tensor(place["at"], tuple(stored.shape), stored.dtype)[..., place["width"] :]
-            if not compare.same_bits(now, stored[..., place["width"] :]):
-                return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
-        return ""
-
-    def recheck(self, places: list[dict[str, Any]]) -> str:
-        """Whether an output of an earlier call, copied to ``places`` just now, is no longer what it was."""
-        for a in places:
-            small = self.small.get((a["seq"], a["output"]))
-            kept = self.outputs[a["seq"]][a["output"]] if small is None else small
-            now = self.arena.tensor(a["at"], tuple(kept.shape), kept.dtype)
-            if not compare.same_bits(now, kept):
-                return "an output of an earlier call changed when forward was called again: outputs share memory"
-        return ""
-
-    @staticmethod
-    def alias(aliases: list[list[int]], names: list[str], form: dict[str, Any], given: list[str]) -> str:
-        for o, k in aliases:
-            if o < len(names) and k < len(given) and given[k] not in form["outputs"][names[o]]["aliases"]:
-                return f"output {names[o]} shares memory with the argument {given[k]}; the contract asks for new memory"
-        return ""
-
-    def _remember(self, i: int, got: list[Tensor], aliases: list[list[int]]) -> None:
-        aliased = {o for o, _ in aliases}
-        self.outputs[i] = got
-        self.stable[i] = [n for n in range(len(got)) if n not in aliased]
-        if sum(tensor.numel() * tensor.element_size() for tensor in got) <= KEEP_BYTES:
-            self.small |= {(i, n): got[n] for n in self.stable[i] if got[n].numel()}
-        probe = self.probes[i]
-        if probe.base is not None and probe.base in self.outputs and self.outputs[probe.base]:
-            base = self.outputs[probe.base]
-            if probe.relation == "same_values":
-                same = all(compare.same_bits(a, b) for a, b in zip(got, base, strict=True))
-                self.flags["repeatable"] = self.flags.get("repeatable", True) and same
-            elif probe.relation == "row":
-                lead = [b[tuple(slice(0, n) for n in a.shape)] for a, b in zip(got, base, strict=True)]
-                same = all(compare.same_bits(a, b) for a, b in zip(got, lead, strict=True))
-                self.flags["batch_invariant"] = self.flags.get("batch_invariant", True) and same
-        bases = {p.base for p in self.probes[i + 1 :] if p.base is not None}
-        for old in [n for n in self.outputs if n < i and n not in bases]:
-            del self.outputs[old]
 
     def _baseline(self, key: str) -> Forward:
         self.prepare_baseline(key)
@@ -499,15 +307,19 @@ class Job:
             raise RuntimeError("the arena is too small for the weights")
         for place in places.values():
             self.arena.tensor(place["at"], (place["bytes"],), torch.uint8).fill_(0xFF)
-        self.laid = {"state": places}
+        self.weights = places
         return {"places": places}
 
     def judge_state(self, key: str, copied: list[str]) -> dict[str, Any]:
         """Whether weights and buffers still have every bit."""
-        for name, place in self.laid["state"].items():
+        for name, place in self.weights.items():
             if name not in copied:
                 return {"ok": False, "note": f"weight {name} is gone from the module"}
-            found = compare.judge_unchanged(name, self._view(place), self.states[key][name])
+            found = compare.judge_unchanged(
+                name,
+                self.arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]]),
+                self.states[key][name],
+            )
             if not found.ok:
                 return {"ok": False, "note": found.note, "judgement": found.as_dict()}
         return {"ok": True}
@@ -518,8 +330,3 @@ def _small(shape: tuple[int, ...]) -> list[int]:
     if prod(shape) <= _BUILD_ELEMENTS or len(shape) < 2:
         return list(shape)
     return [64 if shape[0] % 16 == 0 else 65, *shape[1:]]
-
-
-def _most(values: Any) -> float | None:
-    found = [v for v in values if v is not None]
-    return max(found) if found else None

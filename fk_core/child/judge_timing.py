@@ -301,7 +301,7 @@ class TimingDesk:
         if earlier:
             said = f"output {outputs[min(earlier[0], len(outputs) - 1)]} lies in the memory of an earlier call's output"
             return {"wrong": "alias", "name": said}
-        said = self.job.alias(aliases, outputs, form, list(call.arguments))
+        said = self.job.calls.alias(aliases, outputs, form, list(call.arguments))
         return {"wrong": "alias" if said else "", "name": said}
 
     def _left(self, case: dict[str, Any], slot: int) -> dict[str, Tensor | None]:

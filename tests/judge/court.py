@@ -77,11 +77,11 @@ class Court:
         key = self.job.keys[i]
         if key not in self.runner.modules:
             self.runner.do_make(self.modules[key], [])
-        laid = self.job.lay(i)
+        laid = self.job.calls.lay(i)
         answer = change(self.runner.do_call({"do": "call", **laid}, []))
         claim = CallClaim.model_validate(answer)
         described = [o.model_dump(exclude_none=True) for o in claim.outputs]
-        told = self.job.judge(i, described, claim.aliases, claim.earlier)
+        told = self.job.calls.judge(i, described, claim.aliases, claim.earlier)
         self.told.append(told)
         return told
 
@@ -91,8 +91,8 @@ class Court:
             told = self.call(i, change)
             if not told["ok"] and self.job.probes[i].gating:
                 return told
-        if self.job.held.shapes:
-            told = self.hold(0, 80)
+        for number in range(len(self.job.held.shapes)):
+            told = self.hold(number, 80)
             if not told["ok"]:
                 return told
         return self.weights()

@@ -61,7 +61,7 @@ def test_the_eager_function_is_right_in_every_call(sit: Sit, op: str, seed: int)
     assert court.run() is None, court.told[-1]
     assert len(court.told) == len(court.job.probes) > 50
     assert {p.case_id for p in court.job.probes} >= {c.id for c in court.spec.cpu_cases}
-    assert court.job.flags["repeatable"] is True
+    assert court.job.calls.flags["repeatable"] is True
     for probe, told in zip(court.job.probes, court.told, strict=True):
         if probe.case_id is not None:
             assert told["baseline_error_ratio"] is not None
@@ -178,12 +178,12 @@ def test_memory_that_a_call_gets_holds_nothing_right(sit: Sit, op: str) -> None:
 def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
     court = sit("softmax", form="plain")
     assert court.call(0)["ok"]
-    laid = court.job.lay(0)
+    laid = court.job.calls.lay(0)
     for place in laid["outputs"]:
         assert bool((court.job.arena.tensor(place["at"], (place["bytes"],), torch.uint8) == 0xFF).all())
-    call = court.job.laid["call"]
+    call = court.job.calls.laid["call"]
     said = {"shape": list(call.shapes["x"]), "dtype": str(call.dtype)[6:], "device": "cpu", "copied": True}
-    told = court.job.judge(0, [said], [], [])
+    told = court.job.calls.judge(0, [said], [], [])
     assert (told["ok"], told["outcome"]) == (False, "NON_FINITE")
 
 
@@ -546,7 +546,7 @@ def test_a_function_with_noise_is_not_repeatable(sit: Sit) -> None:
 
     court = sit("rms_norm", wrap, form="plain")
     assert court.run() is None, court.told[-1]
-    assert court.job.flags["repeatable"] is False
+    assert court.job.calls.flags["repeatable"] is False
 
 
 def test_a_function_that_looks_at_the_batch_is_not_batch_invariant(sit: Sit) -> None:
@@ -562,7 +562,7 @@ def test_a_function_that_looks_at_the_batch_is_not_batch_invariant(sit: Sit) -> 
     for change, invariant in ((wrap, False), (honest, True)):
         court = sit("softmax", change, form="plain")
         assert court.run() is None, court.told[-1]
-        assert court.job.flags == {"repeatable": True, "batch_invariant": invariant}
+        assert court.job.calls.flags == {"repeatable": True, "batch_invariant": invariant}
 
 
 # -- the desk ----------------------------------------------------------------------------------------------------------
