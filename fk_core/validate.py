@@ -203,6 +203,7 @@ class Validation:
             trial.domain = self.h.domain
             try:
                 self._trial(trial, judge, lease)
+                judge.post("close")  # it forgets the job while the candidate's process ends
             except CandidateFault as fault:
                 if self.stop.why:
                     raise Cancelled("stopped") from fault
