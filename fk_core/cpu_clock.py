@@ -13,10 +13,11 @@ _libc = ctypes.CDLL(None)
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds(keeper: int) -> float:
-    """CPU seconds of all descendants of ``keeper``, those included that have ended; not of itself.
+def cpu_seconds(keeper: int) -> tuple[float, frozenset[int]]:
+    """CPU seconds of all descendants of ``keeper``, those included that have ended; not of itself. And who they are.
 
-    ``keeper`` takes in what is orphaned below it. To the nanosecond for those that live, in clock ticks for the others.
+    ``keeper`` takes in what is orphaned below it. To the nanosecond for those that live, in clock ticks for the others;
+    but a process whose end its parent ignores leaves no trace but that it is gone.
     """
     total = _ended(keeper)
     waiting, seen = _children(keeper), {keeper}
@@ -27,7 +28,7 @@ def cpu_seconds(keeper: int) -> float:
         seen.add(one)
         total += _own(one) + _ended(one)
         waiting += _children(one)
-    return total
+    return total, frozenset(seen - {keeper})
 
 
 def _own(pid: int) -> float:

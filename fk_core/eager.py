@@ -112,8 +112,8 @@ class EagerTimer:
         if warm:
             self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)], "idle": False})
         theirs = side == CANDIDATE
-        worked = self.trial.cpu_seconds() if theirs else 0.0
-        began = time.perf_counter()
+        before = self.trial.cpu_seconds() if theirs else None
+        released = began = time.perf_counter()
         self._release(side, order)
         if not theirs:
             # The judge was at work until now; the candidate's process has waited as long as this.
@@ -125,7 +125,13 @@ class EagerTimer:
         took = time.perf_counter() - began
         if theirs and audit:
             self._audit(order)
-        return max(took, self.trial.cpu_seconds() - worked) if theirs else took
+        if before is None:
+            return took
+        worked, who = self.trial.cpu_seconds()
+        if who != before[1]:
+            # A process that came or went may have worked uncounted: all the time that it had is charged.
+            return time.perf_counter() - released
+        return max(took, worked - before[0])
 
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
         if side == CANDIDATE:

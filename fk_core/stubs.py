@@ -23,8 +23,27 @@ GENERAL = [
     "Keep the class names, parameter names and parameter shapes: load_state_dict(strict=True) fills them.",
     "Launch on the current stream; no host synchronisation in forward. Importing the file only defines and compiles.",
     "Inputs not named as overwritable, parameters and buffers stay bit-identical.",
-    "Any size must be right, not only those of the cases, unless a literal SUPPORTS at the top level says otherwise.",
+    "Arguments begin at multiples of 16 bytes; their last stride is 1, and rows may lie apart.",
 ]
+
+
+def sizes(spec: TaskSpec) -> str:
+    """Which sizes must be right."""
+    said = []
+    for name, (low, high, step) in spec.hidden.items():
+        shown = [case.dims[name] for case in (*spec.cases, *spec.cpu_cases) if name in case.dims]
+        said.append(
+            f"{name} {min([low, *shown])} to {max([high, *shown])}" + (f" in steps of {step}" if step > 1 else "")
+        )
+    ranges = [
+        f"{argument} {low:g} to {high:g}"
+        for arguments in spec.init_ranges.values()
+        for argument, (low, high) in arguments.items()
+    ]
+    return (
+        f"All these must be right, not only those of the cases: {', '.join(said + ranges)}; unless a literal SUPPORTS "
+        "at the top level says otherwise."
+    )
 
 
 CASE = (
@@ -56,7 +75,7 @@ def render(spec: TaskSpec, device: str, *, dtype: str = "", measured: Measured |
         stub = Stub(
             op=spec.name,
             source=render_source(spec),
-            contract=[line for entry in spec.entries.values() for line in entry.contract] + GENERAL,
+            contract=[line for entry in spec.entries.values() for line in entry.contract] + [*GENERAL, sizes(spec)],
             cases=[_stub_case(spec, case, measured) for case in shown],
             cases_total=len(cases),
             tolerance=_tolerance(spec),

@@ -94,6 +94,11 @@ def _entry(spec: TaskSpec, name: str, entry: Entry) -> Iterator[Problem]:
     known = {parameter.name for parameter in entry.init}
     if unknown := sorted(set(sources) - known):
         yield f"init_of.{name}", f"{', '.join(unknown)}: no such argument of __init__"
+    for argument, (low, high) in spec.init_ranges.get(name, {}).items():
+        if argument not in known or isinstance(sources.get(argument), str):
+            yield f"init_ranges.{name}.{argument}", "is no argument of __init__, or follows a dimension"
+        if not 0 < low <= high:
+            yield f"init_ranges.{name}.{argument}", f"expected 0 < lowest <= highest, found {low} and {high}"
     for state_name, tensor in entry.state.items():
         key = f"entries.{name}.state.{state_name}"
         if tensor.draw not in DRAWS:

@@ -34,7 +34,7 @@ REQUIRED = frozenset(
         "cpu_cases",
     ]
 )
-OPTIONAL = frozenset({"tolerance", "gate_repeatable"})
+OPTIONAL = frozenset({"tolerance", "gate_repeatable", "init_ranges"})
 CASE_REQUIRED = frozenset({"model", "workload", "form", "dtype", "dims", "init"})
 CASE_OPTIONAL = frozenset({"entry", "tp", "calls"})
 FUNCTIONS = ("oracle", "make_inputs")

@@ -70,8 +70,8 @@ class Trial:
         self.detail: collections.defaultdict[str, float] = collections.defaultdict(float)
         """Seconds that the parent waited for the candidate, by what it was doing."""
 
-    def cpu_seconds(self) -> float:
-        """CPU time of the candidate's processes until now, by the kernel's count."""
+    def cpu_seconds(self) -> tuple[float, frozenset[int]]:
+        """CPU time of the candidate's processes until now, by the kernel's count, and their ids."""
         return cpu_seconds(self.child.keeper)
 
     # -- talking ---------------------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ class Arena(Protocol):
         """Address of ``size`` bytes at ``offset`` in this process. Raises ``ValueError`` where they are outside."""
         ...
 
+    def holds(self, address: int) -> bool:
+        """Whether an address of this process lies in the arena."""
+        ...
+
     def export(self) -> int:
         """A descriptor to send to the other side; the caller closes it."""
         ...
@@ -73,6 +77,9 @@ class HostArena:
     def address(self, offset: int, size: int) -> int:
         _within(offset, size, self.size)
         return self._base + offset
+
+    def holds(self, address: int) -> bool:
+        return self._base <= address < self._base + self.size
 
     def export(self) -> int:
         return os.dup(self._fd)
@@ -115,6 +122,9 @@ class DeviceArena:
     def address(self, offset: int, size: int) -> int:
         _within(offset, size, self.size)
         return self.memory.address + offset
+
+    def holds(self, address: int) -> bool:
+        return self.memory.address <= address < self.memory.address + self.size
 
     def export(self) -> int:
         return self.memory.export()

@@ -19,6 +19,8 @@ GENERIC = frozenset({"normal", "large", "heavy", "shifted", "repeated_row"})
 MANDATORY = ("normal", "large", "tiny", "constant", "cancellation", "outliers")
 """A wrong kernel is known for each of these that passes all the others."""
 OUTLIER_SCALE = 300.0
+NORM_EXTREMES = (0.0, 1e-3, 0.05, -4.0, 16.0, 64.0)
+"""Weights of norms that a kernel must not clamp or replace."""
 SCALES: dict[str, tuple[float, float]] = {"faint": (1e-36, 1e-6), "uneven": (1e-6, 10.0), "vast": (10.0, 1e15)}
 """Smallest and largest scale of a row. Together they leave no gap between denormals and ``huge``."""
 FLUSHABLE = frozenset({"denormals", "faint"})
@@ -50,6 +52,11 @@ def draw_state(name: str, shape: Shape, dtype: torch.dtype, source: torch.Genera
         values = _normal(shape, source)
     elif name == "norm_weight":
         values = (0.5 + _uniform(shape, source)) * torch.where(_uniform(shape, source) < 0.2, -1.0, 1.0)
+        # Trained weights have columns far from 1: each of these in about one of a hundred, and at least once.
+        extremes = torch.tensor(NORM_EXTREMES, device=source.device)
+        count = max(len(extremes), shape[-1] * len(extremes) // 100)
+        columns = torch.randperm(shape[-1], generator=source, device=source.device)[:count]
+        values[..., columns] = extremes.repeat(count // len(extremes) + 1)[: len(columns)]
     elif name == "linear_weight":
         values = _normal(shape, source) / math.sqrt(max(1, shape[-1]))
     else:
@@ -188,16 +195,17 @@ def _nearly_opposite(partner: Tensor, source: torch.Generator) -> Tensor:
 
 
 def _masked(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
-    """-inf at three tenths of the places and, in every second row, behind a random column; never in column 0."""
+    """-inf at three tenths of the places and, in every second row, behind or before a random column, which stays."""
     values = _normal(shape, source) * 3
     width = shape[-1] if shape else 1
     rows = values.reshape(-1, width)
     gone = _uniform((rows.shape[0], width), source) < 0.3
     kept = (_uniform((rows.shape[0], 1), source) * width).long()
-    tail = torch.arange(width, device=source.device) > kept
-    tail[1::2] = False
-    gone |= tail
-    gone[:, 0] = False
+    column = torch.arange(width, device=source.device)
+    side = torch.where(_uniform((rows.shape[0], 1), source) < 0.5, column > kept, column < kept)
+    side[1::2] = False
+    gone |= side
+    gone &= column != kept
     rows[gone] = -math.inf
     return values
 
@@ -215,16 +223,21 @@ def _nan(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
 
 
 def _scaled(name: str, shape: Shape, dtype: torch.dtype, source: torch.Generator, level: float | None) -> Tensor:
-    """Normal values times a scale a row: about half the rows share the largest, the others are smaller by any factor.
+    """Normal values times a scale for either half of a row: about half of them share the largest, the others are
+    smaller by any factor. In every second row, about, both halves have the same.
 
     The largest is at ``level`` of the logarithmic range of the distribution.
     """
     low, high = (_HALF_SCALES if dtype == torch.float16 else SCALES)[name]
     span = math.log(high / low) * (_scalar(source, 0.0, 1.0) if level is None else level)
-    rows = (*shape[:-1], 1)
-    less = torch.where(_uniform(rows, source) < 0.5, 0.0, _uniform(rows, source).double())
+    width = shape[-1] if shape else 1
+    halves = (*shape[:-1], 2)
+    less = torch.where(_uniform(halves, source) < 0.5, 0.0, _uniform(halves, source).double())
+    alike = _uniform(halves, source)[..., :1] < 0.5
+    less[..., 1:] = torch.where(alike, less[..., :1], less[..., 1:])
     less.reshape(-1)[:1] = 0.0
-    return _normal(shape, source).double() * (low * torch.exp(span * (1.0 - less)))
+    by_column = less[..., (torch.arange(width, device=source.device) >= (width + 1) // 2).long()]
+    return _normal(shape, source).double() * (low * torch.exp(span * (1.0 - by_column)))
 
 
 def _of_scale(name: str) -> Callable[[Shape, torch.dtype, torch.Generator], Tensor]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fk_core.child import cudadrv
-from fk_core.child.arena import Arena
+from fk_core.child.arena import Arena, poison
 from fk_core.child.memory import overlap
 from fk_core.child.timing import Argument, Forward, Place, outputs_of
 
@@ -67,15 +67,18 @@ class EagerCase:
         for slot in order:
             given = self.views[slot]
             outputs = outputs_of(forward(*given))
-            self._deliver(slot, outputs)
+            self._deliver(slot, outputs, given)
             kept.append((given, outputs))
             if len(kept) > keep:
                 del kept[0]
         if self.device.type == "cuda":
             _synchronize()
 
-    def _deliver(self, slot: int, outputs: list[Any]) -> None:
-        """Copy outputs byte by byte. What is no plain tensor of the right size is left out, and so found missing."""
+    def _deliver(self, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
+        """Copy outputs byte by byte. What is no plain tensor of the right size is left out, and so found missing.
+
+        An output that lies in the arena, and in no argument, was put where results go: it is overwritten.
+        """
         start = self.results.at + slot * self.results.block
         for value, (offset, size) in zip(outputs, self.results.outputs, strict=False):
             if _type(value) is not _Tensor or _device(value).type != self.device.type:
@@ -84,6 +87,9 @@ class EagerCase:
             if prod(_size(source)) * _dtype(source).itemsize != size:
                 continue
             target = self.arena.address(start + offset, size)
+            if size and self.arena.holds(_address(source)) and not any(overlap(source, tensor) for tensor in given):
+                poison(self.arena, start + offset, size)
+                continue
             if self.device.type == "cpu":
                 _memmove(target, _address(source), size)
             else:

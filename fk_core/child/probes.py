@@ -133,8 +133,16 @@ class _Planner:
             self._add(case, dims, why=f"{self.probes[index].why}, at the width of a case", unless=index, **more)
         return self.probes
 
-    def _add(self, case: Mapping[str, Any], dims: Mapping[str, int], distribution: str, why: str, **more: Any) -> int:
-        init = dict(case["init"])
+    def _add(
+        self,
+        case: Mapping[str, Any],
+        dims: Mapping[str, int],
+        distribution: str,
+        why: str,
+        other_init: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> int:
+        init = {**case["init"], **(other_init or {})}
         for name, source in self.task["init_of"].get(case["entry"], {}).items():
             if isinstance(source, str) and source in dims:
                 init[name] = dims[source]
@@ -213,6 +221,11 @@ class _Planner:
             self._add(
                 case, dims, self.random.choice(("normal", "shifted", "large")), f"{said}, in no case", hidden=True
             )
+
+        for name, (lowest, highest) in self.task["init_ranges"].get(case["entry"], {}).items():
+            value = float(f"{lowest * (highest / lowest) ** self.random.random():.3g}")
+            dims = self._small(case, case["dims"], 2)
+            self._add(case, dims, "tiny", f"{name} {value}, in no case", {name: value}, hidden=True)
 
     def _relations(self, case: Mapping[str, Any]) -> None:
         dims = self._small(case, case["dims"], max(2, min(self.budget.rows, 8)))

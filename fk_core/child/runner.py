@@ -118,7 +118,7 @@ class Runner:
         try:
             with _no_grad():
                 result = forward(*inputs)
-            described, tensors = self._collect(result, body["outputs"])
+            described, tensors = self._collect(result, body["outputs"], inputs)
         finally:
             self._poison([], on=False)
         aliases = self._aliases(tensors, inputs)
@@ -173,11 +173,13 @@ class Runner:
             kept.clear()
         return {"shared": shared(extents)}
 
-    def _collect(self, result: Any, places: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Tensor]]:
+    def _collect(
+        self, result: Any, places: list[dict[str, Any]], inputs: list[Tensor]
+    ) -> tuple[list[dict[str, Any]], list[Tensor]]:
         described: list[dict[str, Any]] = []
         tensors: list[Tensor] = []
         for number, value in enumerate(outputs_of(result)):
-            problem = plain_tensor(value)
+            problem = plain_tensor(value) or self._elsewhere(value, inputs)
             if problem:
                 described.append({"problem": problem, "foreign": not isinstance(value, Tensor)})
                 continue
@@ -192,6 +194,14 @@ class Runner:
             described.append(row)
             tensors.append(value)
         return described, tensors
+
+    def _elsewhere(self, output: Tensor, inputs: list[Tensor]) -> str | None:
+        """Why an output is in nobody's memory but the harness's, or None."""
+        address = _address(output)
+        held = prod(_size(output)) and any(arena.holds(address) for arena in self.arenas.values())
+        if held and not any(overlap(output, given) for given in inputs):
+            return "it lies in memory that the harness has for its own use"
+        return None
 
     def _copy(self, tensor: Tensor, at: int, size: int, arena: str = "main") -> None:
         if not size:

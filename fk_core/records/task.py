@@ -109,6 +109,8 @@ class TaskSpec(Record):
     """Secret shapes are drawn from here: dimension -> (lowest, highest, step)."""
     init_of: dict[str, dict[str, Any]]
     """Entry -> init argument -> dimension name or literal; how hidden shapes become init arguments."""
+    init_ranges: dict[str, dict[str, tuple[float, float]]] = Field(default_factory=dict)
+    """Entry -> init argument -> lowest and highest value, above 0, that are tried beside those of the cases."""
     tolerance: Tolerance = Field(default_factory=Tolerance)
     distributions: list[str]
     baselines: list[str]

@@ -46,7 +46,7 @@ TASK = {
             },
             "contract": [
                 "forward(x) returns y = x / sqrt(mean(x^2, last dimension) + eps) * weight in new memory; x stays "
-                "and has any number of leading dimensions, such as [tokens, heads, hidden].",
+                "and has one to three leading dimensions, such as [tokens, heads, hidden].",
                 "forward(x, residual) returns (y, residual_out): residual_out = x + residual, y the norm of that sum.",
                 "With a residual, x and residual may be overwritten; y may share x's memory, residual_out residual's.",
                 "Compute in fp32 and round to the dtype of x at the end. A NaN makes its row of y NaN and no other.",
@@ -61,6 +61,7 @@ TASK = {
     },
     "dtypes": ["bfloat16", "float32"],
     "init_of": {"RMSNorm": {"hidden_size": "hidden"}},
+    "init_ranges": {"RMSNorm": {"eps": (1e-12, 1e-3)}},
     "hidden": {"tokens": (1, 4099, 1), "hidden": (96, 5152, 32)},
     "tolerance": {"limit": 5.0, "u": 2.0**-24},
     "distributions": [

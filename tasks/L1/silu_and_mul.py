@@ -29,8 +29,8 @@ TASK = {
                 },
             },
             "contract": [
-                "forward(x) with x of shape [..., 2 * d] returns silu(x[..., :d]) * x[..., d:] of shape [..., d], "
-                "in new memory; any number of leading dimensions.",
+                "forward(x) with x of shape [..., 2 * d], one to three leading dimensions, returns "
+                "silu(x[..., :d]) * x[..., d:] of shape [..., d], in new memory.",
                 "silu(a) = a / (1 + exp(-a)). Compute in fp32 and round to the dtype of x at the end. x stays. A NaN "
                 "makes the one element NaN that it goes into.",
             ],

@@ -32,8 +32,8 @@ TASK = {
                 },
             },
             "contract": [
-                "forward(x) returns softmax(x) along dim, in the shape and dtype of x and in new memory; x stays; with "
-                "dim=-1, x has any number of leading dimensions.",
+                "forward(x) returns softmax(x) along dim, the last one, in the shape and dtype of x and in new memory; "
+                "x stays; with dim=-1, x has one to three leading dimensions.",
                 "Subtract the maximum: logits may be large. Entries of -inf (masks) give 0; no row is masked entirely. "
                 "A NaN makes its whole row NaN and no other.",
                 "Compute in fp32 and round to the dtype of x at the end.",

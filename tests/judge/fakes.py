@@ -102,6 +102,7 @@ class Process:
         self.layouts: dict[str, list[dict[str, Any]]] = {}
         self.asked: list[dict[str, Any]] = []
         self.cpu_s = 0.0
+        self.pids = frozenset({77})
         self.heard: Callable[[dict[str, Any]], None] = lambda body: None
 
     def capture(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -149,8 +150,8 @@ class FakeTrial:
     def make(self, key: str) -> None:
         self.made.append(key)
 
-    def cpu_seconds(self) -> float:
-        return self.process.cpu_s
+    def cpu_seconds(self) -> tuple[float, frozenset[int]]:
+        return self.process.cpu_s, self.process.pids
 
     def ask(
         self, body: dict[str, Any], claim: type[Claim], *, timeout_s: float | None = None, fds: tuple[int, ...] = ()

@@ -570,6 +570,23 @@ def test_cases_are_visited_in_turn(bench: Make) -> None:
     assert visits == ["op/a", "op/b", "op/c"] * 3
 
 
+def test_a_process_that_comes_or_goes_is_charged_all_its_time(bench: Make) -> None:
+    """Whose work nobody counted."""
+    made = bench(cpu=True, candidate=Side(eager_us=1.0))
+    release = made.judge._answer
+
+    def answer(do: str, body: dict[str, Any]) -> Any:
+        if do == "release" and body["side"] == "theirs":
+            made.trial.process.pids ^= {78}
+            made.clock.advance(len(body["slots"]) * 25.0)
+        return release(do, body)
+
+    made.judge._answer = answer  # type: ignore[method-assign]
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert found.estimate.ratio < 1.05
+
+
 def test_kept_outputs_vary(bench: Make) -> None:
     made = bench(cpu=True)
     made.run()

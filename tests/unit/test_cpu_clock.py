@@ -38,31 +38,38 @@ def test_work_is_seen_wherever_it_is_done(work: str) -> None:
     process = run(work + END)
     assert process.stdin is not None
     assert process.stdout is not None
-    before = cpu_seconds(os.getpid())
+    before = cpu_seconds(os.getpid())[0]
     process.stdin.write("go\n")
     process.stdin.flush()
     process.stdout.readline()
-    spent = cpu_seconds(os.getpid()) - before
+    spent = cpu_seconds(os.getpid())[0] - before
     process.communicate("end\n", timeout=20)
     assert 0.25 < spent < 1.5
 
 
 def test_what_has_ended_still_counts() -> None:
-    before = cpu_seconds(os.getpid())
+    before = cpu_seconds(os.getpid())[0]
     process = run(BURN)
     process.communicate("go\n", timeout=20)
-    assert cpu_seconds(os.getpid()) - before > 0.25
+    assert cpu_seconds(os.getpid())[0] - before > 0.25
 
 
 def test_a_process_that_waits_spends_nothing_and_one_s_own_work_is_not_counted() -> None:
     process = run("")
-    before = cpu_seconds(os.getpid())
+    before = cpu_seconds(os.getpid())[0]
     end = time.process_time() + 0.2
     while time.process_time() < end:
         pass
-    assert cpu_seconds(os.getpid()) - before < 0.02
+    assert cpu_seconds(os.getpid())[0] - before < 0.02
     process.communicate("end\n", timeout=20)
 
 
 def test_no_such_process() -> None:
-    assert cpu_seconds(2**22 + 5) == 0.0
+    assert cpu_seconds(2**22 + 5) == (0.0, frozenset())
+
+
+def test_who_works_is_told() -> None:
+    process = run("")
+    assert process.pid in cpu_seconds(os.getpid())[1]
+    process.communicate("end\n", timeout=20)
+    assert process.pid not in cpu_seconds(os.getpid())[1]
