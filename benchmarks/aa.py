@@ -61,19 +61,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--planted", type=int, default=20)
-    parser.add_argument("--more", type=int, default=0)
-    parser.add_argument("--ops", default="rms_norm,silu_and_mul,softmax")
-    parser.add_argument("--cases", default="default")
-    parser.add_argument("--planted-cases", default="quick")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="of each operator and provider against itself")
+    parser.add_argument("--planted", type=int, default=20, help="runs with 3%% planted, on either side; 0 for none")
+    parser.add_argument("--more", type=int, default=0, help="add so many runs to what --rows has already")
+    parser.add_argument("--ops", default="rms_norm,silu_and_mul,softmax", help="operators, with commas between")
+    parser.add_argument("--cases", default="default", help="default (all), quick, or globs over case ids")
+    parser.add_argument("--planted-cases", default="quick", help="the same for the runs with a plant")
     parser.add_argument("--planted-provider", default="", help="default: the first; torch_eager starts soonest")
     parser.add_argument("--providers", default="first", help="first, or all that are installed")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--rows", default="")
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--show-only", action="store_true")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, a GPU index or UUID")
+    parser.add_argument("--rows", default="", help="file that keeps one JSON line a run")
+    parser.add_argument("--seconds", type=float, default=1e9, help="in all; no run begins that would take longer")
+    parser.add_argument("--show-only", action="store_true", help="run nothing; print what --rows has")
     return parser.parse_args(argv)
 
 

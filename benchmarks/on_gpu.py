@@ -66,12 +66,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for what is found; the same again goes on there"
+    )
     parser.add_argument("--budget-s", type=float, default=86400.0, help="stop in time; default: a day")
-    parser.add_argument("--parts", default="e,a,b,h,c,d,f,g")
-    parser.add_argument("--libraries", default="")
-    parser.add_argument("--pack", type=Path)
+    parser.add_argument(
+        "--parts", default="e,a,b,h,c,d,f,g", help="letters in order; f:120 gives f at most 120 s; default: %(default)s"
+    )
+    parser.add_argument("--libraries", default="", help="directory with vLLM, Liger and such, for parts c and e")
+    parser.add_argument("--pack", type=Path, help="archive of --out that is kept up to date")
     parser.add_argument("--home", type=Path, default=Path("/var/tmp/fk-on-gpu"), help="journal and caches, kept")
     parser.add_argument("--dry", action="store_true", help="little of everything, on the CPU: shows that it runs")
     options = parser.parse_args(argv)

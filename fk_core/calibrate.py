@@ -30,7 +30,7 @@ from fk_core.settings import Settings
 if TYPE_CHECKING:
     from fk_core.harness import Harness
 
-LEAST = 0.002
+LEAST, MOST = 0.002, 0.99
 QUANTILE = 0.9
 _LOCK_S = 5.0
 CALIBRATION_OP = "rms_norm"
@@ -53,7 +53,7 @@ class Floors:
         return found if found is not None and found < 1 else None
 
     def keep(self, device: Device, floor: float, ratios: list[float]) -> None:
-        self._update(device, lambda _: {"floor": floor, "ratios": ratios})
+        self._update(device, lambda _: {"floor": min(floor, MOST), "ratios": ratios})
 
     def times(self, device: Device, spec: TaskSpec) -> dict[str, tuple[float | None, float | None]]:
         """Case id -> (floor_us, baseline_us), as validations of this task measured them here."""

@@ -155,9 +155,11 @@ def _unknown_task(name: str, known: list[str]) -> UnknownTask:
     near += [plain[hit] for hit in difflib.get_close_matches(key.replace("_", ""), plain, n=5, cutoff=0.5)]
     nearest = list(dict.fromkeys(near))[:5]
     if nearest:
-        return UnknownTask(f"no task {shown!r}; nearest: {', '.join(nearest)}", hint="list_ops shows all")
+        return UnknownTask(f"no operator {shown!r}; nearest: {', '.join(nearest)}", hint="`fk ops` lists all")
     listed = ", ".join(known[:20]) or "none at all"
-    return UnknownTask(f"no task {shown!r}, and none with a similar name", hint=f"There are: {listed}")
+    return UnknownTask(
+        f"no operator {shown!r}, and none with a similar name", hint=f"There are: {listed}; `fk ops` lists all"
+    )
 
 
 def _unknown_case(spec: TaskSpec, device: str, glob: str, ids: list[str]) -> UnknownCase:

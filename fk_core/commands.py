@@ -251,8 +251,9 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         return _failed(as_json, 3, "cancelled", "interrupted", "")
     except _USAGE_ERROR as error:
-        say = getattr(error, "format_message", None)
-        return _failed(as_json, 2, "bad_request", (say() if say else str(error)) or "no command", "See `fk --help`")
+        say, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
+        hint = f"See `{'fk' if context is None else context.command_path} --help`"
+        return _failed(as_json, 2, "bad_request", (say() if say else str(error)) or "no command", hint)
     except Exception as error:  # noqa: BLE001  the last resort: it is shown, with its traceback and exit code 3
         traceback.print_exc()
         return _failed(as_json, 3, "harness_fault", f"{type(error).__name__}: {error}", "This is a fault of FK")

@@ -128,16 +128,19 @@ def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision 
         steps = [e.instead for e in h.evidence if e.instead]
         if h.outcome is Outcome.WRONG_VALUES:
             steps.append(
-                "Recompute the first wrong element by hand from the contract in create_stub, then submit again"
+                "Recompute the first wrong element by hand from the contract that "
+                f"`fk stub {h.spec.name}` shows, then submit again"
             )
         elif h.outcome in (Outcome.BUILD_FAILED, Outcome.CONTRACT_BROKEN):
-            steps.append(
-                f"Compare the file with create_stub(op={h.spec.name!r}), mend what the reason names, submit again"
-            )
+            steps.append(f"Compare the file with `fk stub {h.spec.name}`, mend what the reason names, submit again")
         elif h.outcome in (Outcome.NO_GPU_IN_TIME, Outcome.CONTENDED):
-            steps.append("Submit the same source again later; gpu_status shows who holds the device")
+            steps.append("Submit the same source again later; `fk gpus` shows who holds the device")
         elif blame_of(h.outcome) in ("harness", "machine"):
             steps.append("This is not the candidate's fault: submit it again, and run `fk doctor` if it repeats")
+        elif h.outcome is Outcome.CRASHED:
+            steps.append("Make the call that the reason names by itself, mend what ends it, then submit again")
+        elif not steps and blame_of(h.outcome) == "candidate":
+            steps.append("Mend what the reason names, then submit again")
         return steps[:5]
     if decision is None or decision.winner:
         return ["Keep it"] if decision else []

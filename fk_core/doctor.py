@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from fk_core.calibrate import calibrate, time_others
+from fk_core.calibrate import Calibration, calibrate, time_others
 from fk_core.child.baselines.base import provider, providers
 from fk_core.errors import FkError
 from fk_core.leases.devices import survey
@@ -38,7 +38,8 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
         return report.model_copy(update={"checks": checks})
     checks.append(Check(name="judge", state="ok", found=f"answers on {device.uuid}"))
     found = calibrate(harness, device, progress=lambda doing, share: progress(doing, 0.3 + 0.7 * (share or 0)))
-    checks += [_floor_check(device, found.floor), _planted_check(found.planted, found.planted_verdict, found.floor)]
+    checks += [_floor_check(device, found.floor, harness.settings.timing.cpu_floor)]
+    checks.append(_planted_check(device, found, harness.floors.of(device)))
     if device.kind == "cuda":
         for op in harness.catalog.names():
             progress(f"other baselines of {op}", 0.95)
@@ -105,18 +106,29 @@ def _places(harness: Harness) -> list[Check]:
     return checks
 
 
-def _floor_check(device: Device, floor: float | None) -> Check:
+def _floor_check(device: Device, floor: float | None, cpu_floor: float) -> Check:
     if floor is None:
         return Check(name="A/A floor", state="broken", found="not measured")
-    text = f"{100 * floor:.2f}%"
+    what = f"{100 * floor:.2f}%: the error of a kernel timed against itself, nine times in ten not more"
     if device.kind == "cpu":
-        return Check(name="A/A floor", state="ok", found=f"{text} (CPU, indicative)")
-    todo = "" if floor <= 0.01 else "Look for other work on the GPU, or lock its clocks: it can't hold 1%"
-    return Check(name="A/A floor", state="ok" if floor <= 0.01 else "warn", found=text, todo=todo)
+        good = floor <= cpu_floor
+        what += f"; a CPU's is taken to be at least {cpu_floor:.0%}" if good else ""
+        todo = "" if good else "The machine is busy: end other work and run fk doctor again; reports use this error"
+    else:
+        good = floor <= 0.01
+        todo = "" if good else "Look for other work on the GPU, or lock its clocks: it can't hold 1%"
+    return Check(name="A/A floor", state="ok" if good else "warn", found=what, todo=todo)
 
 
-def _planted_check(planted: float, verdict: str, floor: float | None) -> Check:
+def _planted_check(device: Device, found: Calibration, in_use: float) -> Check:
+    """``in_use``: the error that reports of this machine allow for."""
+    name = f"planted {found.planted:.0%}"
+    if device.kind == "cpu":
+        said = f"a CPU can't show {found.planted:.0%}: only changes of more than {in_use:.0%} are called here"
+        return Check(name=name, state="missing", found=said)
+    seen = f"{found.planted_verdict}, {found.planted_seen:.3f}x" if found.planted_seen is not None else "not timed"
     # Where the machine's own error is as large as what was planted, being called slower says nothing.
-    if verdict == "slower" and floor is not None and floor < planted / 2:
-        return Check(name="planted 3%", state="ok", found="called slower")
-    return Check(name="planted 3%", state="warn", found=verdict or "not timed", todo="Small changes do not show here")
+    if found.planted_verdict == "slower" and found.floor is not None and found.floor < found.planted / 2:
+        return Check(name=name, state="ok", found=f"a baseline slowed by as much was called {seen}")
+    said = f"a baseline slowed by as much was found {seen}"
+    return Check(name=name, state="warn", found=said, todo="Small changes do not show here")

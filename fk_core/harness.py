@@ -235,6 +235,8 @@ class Harness:
             "torch": metadata.version("torch"),
             "triton": metadata.version("triton"),
             "sandbox": self.settings.sandbox,
+            # What `fk doctor` has measured since decides what is called faster, and stands in the report.
+            "floor": self.floors.of(device),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -46,7 +46,15 @@ def ops(found: OpsList) -> RenderableType:
 
 
 def stub(made: Stub) -> RenderableType:
-    return Group(Syntax(clean_text(made.source), "python", word_wrap=True), stub_notes(made))
+    return Group(code(made.source), stub_notes(made))
+
+
+def code(source: str) -> Group:
+    """Python as it stands, neither wrapped nor padded, so that it can be copied. To be printed with ``crop=False``."""
+    shown = Syntax("", "python", theme="ansi_dark", background_color="default").highlight(clean_text(source))
+    shown.justify, shown.no_wrap, shown.overflow = None, True, "ignore"
+    shown.rstrip()
+    return Group(shown)  # a text that is printed by itself is joined into a new one, which wraps
 
 
 def stub_notes(made: Stub) -> RenderableType:
@@ -83,14 +91,18 @@ def report(judged: ValidateReport) -> RenderableType:
             f"{case.verdict} {_ratio(case.speedup, case.ci95)}" if timed else "",
         )
     parts.append(table)
-    parts += [_text(line, "red") for case in judged.cases if (line := _why(case))]
+    parts += [_text(line, "red") for case in judged.cases if (line := _why(case, judged.summary))]
     speed = judged.speed
     if speed.verdict != "not_timed":
         line = f"Speed: {speed.verdict} {_ratio(speed.speedup, speed.ci95)} against {speed.baseline or 'no baseline'}"
         parts.append(_text(f"{line}; trust: {speed.trust}. {speed.reason}".rstrip()))
-    parts.append(_text(f"Winner: {'yes' if judged.winner else 'no'}. {judged.winner_reason}".rstrip()))
+    because = f", {judged.winner_reason}" if judged.winner_reason else ""
+    parts.append(_text(f"Winner: {'yes' if judged.winner else 'no'}{because}"))
     for item in judged.evidence:
-        parts.append(_text(f"Evidence ({item.kind}) {item.where}: {item.what}. {item.instead}", "red"))
+        where = f" {item.where}" if item.where else ""
+        # What to do instead is a next step already, unless there were too many of them.
+        instead = f"; instead: {item.instead}" if item.instead and item.instead not in judged.next_steps else ""
+        parts.append(_text(f"Evidence ({item.kind}){where}: {item.what}{instead}", "red"))
     parts += [_text(f"Warning: {warning}", "yellow") for warning in judged.warnings]
     parts += [_text(f"Next: {step}") for step in dict.fromkeys(judged.next_steps)]
     if judged.log_tail and not good:
@@ -100,7 +112,14 @@ def report(judged: ValidateReport) -> RenderableType:
     return Group(*parts)
 
 
-def _why(case: CaseReport) -> str:
+def stands_in(summary: str, reason: str) -> bool:
+    """Whether a summary, which may be cut, tells the reason of a case already."""
+    return bool(reason) and reason[:400] in summary
+
+
+def _why(case: CaseReport, summary: str) -> str:
+    if case.outcome is not Outcome.PASSED and stands_in(summary, case.reason):
+        return f"Failed: {case.id}"
     if case.outcome is Outcome.PASSED or case.first_mismatch is None:
         told = case.outcome not in (Outcome.PASSED, Outcome.NOT_RUN) and case.reason
         return f"{case.id}: {case.reason}" if told else ""
@@ -133,10 +152,4 @@ def doctor(found: DoctorReport) -> RenderableType:
     table = Rows("check", "state", "found", "to do", wide=("found", "to do"), title="What works here")
     for check in found.checks:
         table.add(check.name, Text(check.state, _STATE_STYLE[check.state]), _text(check.found), _text(check.todo))
-    lines = [_text(f"Sandbox: {found.sandbox}")]
-    if found.floor is not None:
-        lines.append(_text(f"Timing error of a kernel against itself: {found.floor:.2%}"))
-    if found.planted is not None:
-        seen = "nothing" if found.planted_seen is None else f"{found.planted_seen:.3f}x"
-        lines.append(_text(f"A planted slow-down of {found.planted:.0%}: seen as {seen}, {found.planted_verdict}"))
-    return Group(table, *lines)
+    return Group(table, _text(f"Sandbox: {found.sandbox}"))

@@ -56,7 +56,7 @@ def words(device: str) -> list[str]:
     """What the words of a listing mean, for a device as in :func:`render`."""
     return [
         f"{CASE} The number of cases is for {_named(device)}, which is what is here; CPUs and GPUs have sets of their "
-        "own. create_stub (`fk stub OP`) shows them.",
+        "own. `fk stub OP` shows them.",
         "An entry is a class that a candidate defines, under this very name. The first baseline that is installed is "
         "the kernel to beat; on a CPU that is torch_eager. Level 1 are single operators.",
     ]
@@ -81,7 +81,7 @@ def render(spec: TaskSpec, device: str, *, dtype: str = "", measured: Measured |
             tolerance=_tolerance(spec),
             baselines=_baselines(spec, device),
             notes=[_count(spec, device, dtype, len(cases)), *_notes(spec, cases, shown, measured)],
-            next_steps=[f"Fill in the stub, then validate it: validate_kernel(op='{spec.name}', source=...)"],
+            next_steps=[f"Fill in the stub, then have it judged: `fk validate {spec.name} FILE`"],
         )
         size = len(stub.model_dump_json())
         if size <= MAX_CHARS or len(shown) <= 1:

@@ -413,9 +413,9 @@ def explain(told: dict[str, Any]) -> str:
     # What is not finite stands in the note, as "expected is NaN".
     special = dict(part.split(" is ", 1) for part in str(first.get("note", "")).split("; ") if " is " in part)
     values = {key: first.get(key, None) for key in ("expected", "got")}
-    said = ", ".join(f"{key} {special.get(key) if value is None else value}" for key, value in values.items())
+    said = ", ".join(f"{key} {special.get(key) if value is None else shown(value)}" for key, value in values.items())
     parts = [f"{where} {first.get('index')}: {said}"]
-    if share is not None:
+    if share is not None and not str(judged.get("pattern", "")).startswith("all elements"):
         parts.append(f"{100 * share:.3g}% of the elements wrong")
     if judged.get("pattern"):
         parts.append(str(judged["pattern"]))
@@ -424,6 +424,11 @@ def explain(told: dict[str, Any]) -> str:
     if note:
         parts.append(str(note))
     return "; ".join(parts)
+
+
+def shown(value: Any) -> str:
+    """A number with the digits that a float32 has."""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _outcome_of(evidence: list[Evidence]) -> Outcome:

@@ -19,6 +19,7 @@ from rich.text import Text
 import fk_core
 from fk_core.errors import FkError, HarnessError
 from fk_core.plain import clean_text, document, failure
+from fk_core.show import code, stands_in
 from fk_core.tables import Rows
 from fk_server.arguments import Arguments, wants_json
 
@@ -86,7 +87,7 @@ async def run(console: Console, server: StdioServerParameters) -> dict[str, Any]
         console.print(f"Operators: {', '.join(op['name'] for op in ops)}", highlight=False)
         stub = await _call(client, "create_stub", {"op": OP})
         console.print(f"\nThe stub of {OP}:\n", highlight=False)
-        console.print(clean_text(stub["source"]), markup=False, highlight=False)
+        console.print(code(stub["source"]), crop=False)
         verdicts = [await _judge(client, candidate) for candidate in CANDIDATES]
     console.print(_table(verdicts), crop=False)
     for verdict in verdicts:
@@ -142,7 +143,8 @@ async def _judge(client: Client, candidate: Candidate) -> dict[str, Any]:
 
 def _shown(result: dict[str, Any], bad: dict[str, Any], evidence: list[dict[str, Any]]) -> list[str]:
     lines = [clean_text(str(result.get("summary", "")))]
-    if mismatch := bad.get("first_mismatch"):
+    mismatch = bad.get("first_mismatch")
+    if mismatch and not stands_in(str(result.get("summary", "")), str(bad.get("reason", ""))):
         lines.append(
             f"{bad['id']}: {mismatch['output']}{mismatch['index']} is {mismatch['got']}, expected "
             f"{mismatch['expected']}; {mismatch.get('pattern') or 'no pattern'}"

@@ -7,13 +7,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 from fk_core import errors
 from fk_core.errors import FkError
 from fk_core.plain import clean_text
+from fk_server.wording import in_tools
 
 ERROR_CHARACTERS = 4000
 
 ADVICE: dict[type[FkError], str] = {
     errors.FkError: "Read the server's log.",
     errors.RequestError: "Correct the arguments and call again.",
-    errors.UnknownTask: "Call list_ops to see all operators.",
+    errors.UnknownTask: "Correct op and call again.",
     errors.UnknownCase: "Call create_stub to see the case ids, or leave cases at 'default'.",
     errors.UnknownDevice: "Call gpu_status to see the devices; device may be auto, cpu, cuda, an index or a UUID.",
     errors.BadSource: "Send the whole candidate file as text in source.",
@@ -42,7 +43,7 @@ def advice(error: FkError) -> str:
 def fault_text(error: FkError) -> str:
     """Code, what was asked and found, and what to do, in at most ``ERROR_CHARACTERS`` characters."""
     tail = f" {advice(error)}"
-    text = clean_text(f"{error.code}: {error}".rstrip(".") + ".")
+    text = in_tools(clean_text(f"{error.code}: {error}".rstrip(".") + "."))
     if len(text) + len(tail) > ERROR_CHARACTERS:
         text = text[: ERROR_CHARACTERS - len(tail) - 2] + " …"
     return text + tail

@@ -7,6 +7,7 @@ from typing import Any
 
 from fk_core.plain import clean
 from fk_server.answers import ANSWER_CHARACTERS, size
+from fk_server.wording import in_tools
 
 _GOOD = ("PASSED",)
 _SHORT_CASE = ("id", "outcome", "reason", "candidate_us", "baseline_us", "verdict", "speedup", "ci95")
@@ -16,7 +17,7 @@ _LIST_STEPS = (12, 6, 3)
 
 def fit_envelope(envelope: dict[str, Any], limit: int = ANSWER_CHARACTERS) -> dict[str, Any]:
     """A job envelope whose validate report fits: failing cases first and whole, then shorter, then only counted."""
-    envelope = clean(envelope)
+    envelope = in_tools(clean(envelope))
     result = envelope.get("result")
     if size(envelope) <= limit or not isinstance(result, dict):
         return _shorten(envelope, limit)
@@ -64,7 +65,7 @@ def _urgency(case: dict[str, Any]) -> tuple[int, float]:
 
 def fit_list(data: dict[str, Any], key: str, limit: int = ANSWER_CHARACTERS) -> dict[str, Any]:
     """An answer whose one long list loses its last items; ``left_out`` says how many."""
-    data = clean(data)
+    data = in_tools(clean(data))
     items = list(data[key])
     data["left_out"] = 0
     while size(data) > limit and data[key]:

@@ -98,9 +98,11 @@ def submit(ctx: Context, desks: Desks, entry: Entry) -> None:
     ok: bool | None = not why and settled and not strays
     if ok and entry.needs_gpu and entry.kind != "crash" and report.outcome in BROKE_DOWN:
         ok, why = None, ["rejected because it broke down, which may be the file's own fault: look at it"]
+    if ctx.dry and entry.needs_gpu:
+        ok, why = None, ["needs a GPU"]  # what it does on a CPU says nothing
     ctx.add(
         entry.path.name,
-        None if ctx.dry and entry.needs_gpu else ok,
+        ok,
         kind=entry.kind,
         needs_gpu=entry.needs_gpu,
         expect=entry.expect,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +160,14 @@ def test_a_damaged_record_is_worked_out_anew(shared: Harness) -> None:
     again = shared.validate(wanted)
     assert again.identical_to == ""
     assert kit.passed(again)
+
+
+def test_an_answer_from_before_the_error_was_measured_is_not_given_again(tmp_path: Path) -> None:
+    wanted = kit.request(kit.candidate("pass"), fresh=False)
+    with Harness(kit.settings_at(tmp_path)) as harness:
+        spec, device = harness.catalog.get(wanted.op), cpu_device()
+        before = harness.identity(wanted, spec, device)
+        harness.floors.keep(device, 0.05, [1.05])
+        assert harness.identity(wanted, spec, device) == before, "a CPU's error is never taken to be so small"
+        harness.floors.keep(device, 0.45, [1.5])
+        assert harness.identity(wanted, spec, device) != before

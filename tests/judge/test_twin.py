@@ -155,6 +155,8 @@ def test_a_cpu_is_never_taken_to_be_quieter_than_it_is(tmp_path: Path) -> None:
     assert floors.of(device) == settings.timing.cpu_floor
     floors.keep(device, 0.4, [1.4, 0.7])
     assert floors.of(device) == 0.4
+    floors.keep(device, 1.3, [3.7])
+    assert floors.of(device) == calibrate.MOST
 
 
 @pytest.mark.parametrize("text", [

@@ -77,7 +77,7 @@ class FakeHarness:
     def create_stub(self, op: str, dtype: str = "", out_path: str = "") -> Stub:
         self._maybe_raise("create_stub")
         if op not in OPS:
-            raise UnknownTask(f"no task {op!r}", hint="Nearest: rms_norm")
+            raise UnknownTask(f"no operator {op!r}", hint="Nearest: rms_norm; `fk ops` lists all")
         source = f"class Stub:  # {op} {dtype}\n    pass\n"
         if out_path:
             Path(out_path).write_text(source, encoding="utf-8")
@@ -105,7 +105,7 @@ class FakeHarness:
     def cached_report(self, request: ValidateRequest) -> ValidateReport | None:
         self._maybe_raise("cached_report")
         if request.op not in OPS:
-            raise UnknownTask(f"no task {request.op!r}", hint="Nearest: rms_norm")
+            raise UnknownTask(f"no operator {request.op!r}", hint="Nearest: rms_norm; `fk ops` lists all")
         return self.reports.get(request.source)
 
     def validate(

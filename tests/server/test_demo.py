@@ -61,7 +61,7 @@ def test_an_error_inside_the_client_keeps_its_name(
     monkeypatch.setattr(demo, "OP", "absent")
     assert demo.main(["--json"]) == 3
     shown = capsys.readouterr()
-    assert "no task 'absent'" in json.loads(shown.out)["error"]["message"]
+    assert "no operator 'absent'" in json.loads(shown.out)["error"]["message"]
     assert "Traceback" not in shown.err
 
 

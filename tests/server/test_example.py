@@ -50,3 +50,13 @@ def test_a_wrong_request_is_said_in_a_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "soft" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_said_in_a_line(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "nope.py").write_bytes(content)
+    done = _run(tmp_path / "home", "rms_norm", str(tmp_path / "nope.py"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "can't be read" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

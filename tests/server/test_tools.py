@@ -132,7 +132,8 @@ async def test_unknown_operator_is_taught_and_starts_nothing(client: Client, har
     result = await client.call_tool("validate_kernel", {"op": "rmsnorm", "source": "x"})
     assert result.is_error
     assert "Nearest: rms_norm" in text_of(result)
-    assert "list_ops" in text_of(result)
+    assert text_of(result).count("list_ops") == 1
+    assert "`fk" not in text_of(result)
     assert harness.started == 0
 
 
@@ -350,7 +351,7 @@ async def test_resources(client: Client) -> None:
     assert [op["name"] for op in listing["ops"]] == list(OPS)
     with pytest.raises(Exception, match="no attempt"):
         await client.read_resource("fk://attempts/a-none/report")
-    with pytest.raises(Exception, match="no task"):
+    with pytest.raises(Exception, match="no operator"):
         await client.read_resource("fk://ops/none/stub")
 
 

@@ -116,7 +116,7 @@ def test_a_pattern_that_matches_nothing_names_ids(catalog: Catalog, pattern: str
     [("rmsnorm", "rms_norm"), ("RMS-Norm", "rms_norm"), ("silu", "silu_and_mul"), ("sotfmax", "softmax")],
 )
 def test_nearest_names(catalog: Catalog, asked: str, nearest: str) -> None:
-    with pytest.raises(UnknownTask, match=f"no task '{asked}'; nearest: {nearest}"):
+    with pytest.raises(UnknownTask, match=f"no operator '{asked}'; nearest: {nearest}"):
         catalog.get(asked)
 
 

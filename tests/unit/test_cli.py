@@ -104,10 +104,10 @@ def test_an_identical_submission_is_not_run_again(harness: FakeHarness, candidat
     [
         (["validate", "rms_norm", "absent.py"], 2, "No such file"),
         (["validate", "rms_norm", "."], 2, "not a regular file"),
-        (["validate", "nope", "{candidate}"], 2, "no task 'nope'"),
+        (["validate", "nope", "{candidate}"], 2, "no operator 'nope'"),
         (["validate", "rms_norm"], 2, "file"),
         (["validate", "rms_norm", "{candidate}", "--bogus"], 2, "bogus"),
-        (["stub", "nope"], 2, "no task 'nope'"),
+        (["stub", "nope"], 2, "no operator 'nope'"),
         (["stub", "softmax", "--out", "{candidate}"], 2, "exists already"),
         (["ops", "--level", "9"], 2, "level"),
         (["stub", "softmax", "--json=yes"], 2, "--json"),
@@ -312,3 +312,22 @@ def test_a_stub_in_a_pipe_is_the_source_and_nothing_else(tmp_path: Path) -> None
     assert piped.stdout == json.loads(told.stdout)["source"]
     compile(piped.stdout, "stub.py", "exec")
     assert "Tolerance" in piped.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["validate"], "fk validate"),
+        (["stub"], "fk stub"),
+        (["ops", "--jsn"], "fk ops"),
+        (["ops", "--level", "9"], "fk ops"),
+        (["gpus", "surplus"], "fk gpus"),
+        (["bogus"], "fk"),
+        ([], "fk"),
+    ],
+)
+def test_wrong_usage_names_the_help_of_its_own_command(
+    arguments: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run(arguments) == 2
+    assert f"See `{command} --help`" in capsys.readouterr().err

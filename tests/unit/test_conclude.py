@@ -57,3 +57,10 @@ def test_a_candidate_that_was_found_correct_was_not_timed(outcome: Outcome) -> N
     hearing.correct()
     end(hearing, outcome)
     assert said(hearing) == f"not timed to the end: {outcome.value}"
+
+
+@pytest.mark.parametrize("outcome", sorted(outcome for outcome in Outcome if blame_of(outcome) == "candidate"))
+def test_every_failure_of_a_candidate_has_a_next_step(outcome: Outcome) -> None:
+    hearing = heard()
+    end(hearing, outcome)
+    assert conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).next_steps

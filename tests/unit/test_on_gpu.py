@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from benchmarks import aa, aa_figures, on_gpu
-from benchmarks.gpu_parts import budget, findings, record, summary
+from benchmarks.gpu_parts import budget, corpus, findings, record, summary
 from benchmarks.gpu_parts.budget import allowance, chosen
+from benchmarks.gpu_parts.context import Context
 from fk_core.records.report import CaseReport, Outcome, Speed, ValidateReport
 
 # -- the time ----------------------------------------------------------------------------------------------------------
@@ -300,3 +304,31 @@ def test_bad_parts_are_refused(tmp_path: Path, argv: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         on_gpu.main(["--out", str(tmp_path), *argv])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("program", [on_gpu._arguments, aa.arguments])
+def test_every_option_is_explained(program: Callable[[list[str]], object], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program(["--help"])
+    shown = capsys.readouterr().out.partition("options:")[2]
+    options = re.split(r"\n  (?=-)", shown.strip())
+    assert len(options) > 7
+    for option in options:
+        # Behind the name and, for an option with a value, its placeholder.
+        words = [word for word in option.split() if not word.startswith("-") and not word.isupper()]
+        assert len(words) > 2, option
+
+
+def test_a_dry_run_says_of_files_for_a_gpu_that_they_need_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = next(entry for entry in corpus.entries() if entry.needs_gpu and entry.expect == "reject")
+    report = ValidateReport(op=entry.task, level=1, outcome=Outcome.PASSED, correct=True)
+    harness = SimpleNamespace(device=lambda: None, validate=lambda request: report, settings=None)
+    desks = SimpleNamespace(harness=lambda entry: harness)
+    seen = SimpleNamespace(as_dict=dict)
+    monkeypatch.setattr(corpus.look, "look", lambda device: seen)
+    monkeypatch.setattr(corpus.look, "settled", lambda device, before, judges: (True, seen))
+    monkeypatch.setattr(corpus, "_none_left", lambda settings: [])
+    monkeypatch.setattr(corpus, "len", lambda desks: 1, raising=False)
+    corpus.submit(Context("b", tmp_path, 10.0, dry=True), cast(Any, desks), entry)
+    row = record.read(tmp_path / record.RECORDS)[0]
+    assert (row["ok"], row["why"]) == (None, "needs a GPU")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -13,7 +14,7 @@ from fk_core import show, stubs
 from fk_core.catalog import Catalog
 from fk_core.records.device import Check, Device, DeviceStatus, DoctorReport, GpuStatus, Holder
 from fk_core.records.listing import OpsList, OpSummary
-from fk_core.records.report import CaseReport, Outcome, Speed, ValidateReport
+from fk_core.records.report import CaseReport, Evidence, Mismatch, Outcome, Speed, ValidateReport
 from fk_core.tables import Rows
 from fk_core.verdict import Decision, summary
 from fk_server import demo
@@ -170,3 +171,33 @@ def test_the_command_does_not_cut_at_the_width_of_the_terminal(tmp_path: Path) -
     )
     for case in CATALOG.get("softmax").cpu_cases:
         assert case.id in done.stderr
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("name", CATALOG.names())
+def test_code_is_neither_wrapped_nor_padded(name: str, width: int) -> None:
+    source = stubs.render_source(CATALOG.get(name))
+    assert drawn(show.code(source), width) == source
+
+
+def failed(outcome: Outcome, summary: str, **more: Any) -> str:
+    mismatch = Mismatch(output="y", index=[0, 0], expected=0.1234567890123, got=1.0, share_wrong=1.0)
+    case = CaseReport(id="op/case", outcome=outcome, reason="y: first wrong at [0, 0]", first_mismatch=mismatch)
+    report = ValidateReport(op="op", level=1, outcome=outcome, summary=summary, cases=[case], **more)
+    return drawn(show.report(report), 200)
+
+
+def test_what_the_summary_says_is_not_said_again() -> None:
+    told = failed(Outcome.WRONG_VALUES, "WRONG_VALUES: y: first wrong at [0, 0]", winner_reason="not correct")
+    assert "Failed: op/case\n" in told
+    assert "0.123" not in told
+    assert "Winner: no, not correct\n" in told
+    assert "expected 0.1234567890123" in failed(Outcome.WRONG_VALUES, "WRONG_VALUES")
+
+
+def test_evidence_leaves_what_to_do_to_the_next_steps() -> None:
+    evidence = [Evidence(kind="timer", what="a clock was changed", instead="leave clocks alone")]
+    told = failed(Outcome.TAMPERED, "TAMPERED", evidence=evidence, next_steps=["leave clocks alone"])
+    assert "Evidence (timer): a clock was changed\n" in told
+    assert told.count("leave clocks alone") == 1
+    assert "changed; instead: leave clocks alone" in failed(Outcome.TAMPERED, "TAMPERED", evidence=evidence)

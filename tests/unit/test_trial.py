@@ -665,6 +665,13 @@ def test_a_value_that_is_not_finite_is_named() -> None:
     assert explain(told).startswith("first wrong at [1, 0]: expected NaN, got 0.5; 50% of")
 
 
+def test_that_all_is_wrong_is_said_once() -> None:
+    first = {"index": [1, 0], "expected": 2, "got": -0.07114705691324516}
+    judged = {"first_mismatch": first, "share_wrong": 1.0, "pattern": "all elements wrong; about twice"}
+    said = explain({"outcome": "WRONG_VALUES", "judgement": judged, "limit": 5})
+    assert said == "first wrong at [1, 0]: expected 2, got -0.0711470569; all elements wrong; about twice"
+
+
 def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
     made = trial(lambda stage: stage.say(exception(), kind=wire.ERROR) if stage.body["do"] == "hold" else stage.say({}))
     with pytest.raises(CandidateFault) as caught:

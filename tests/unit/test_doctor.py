@@ -1,0 +1,42 @@
+"""What doctor says of the machine's own error."""
+
+from __future__ import annotations
+
+import pytest
+
+from fk_core.calibrate import Calibration
+from fk_core.doctor import _floor_check, _planted_check
+from fk_core.records.device import Device
+
+CPU, GPU = Device(kind="cpu", uuid="cpu"), Device(kind="cuda", uuid="GPU-0")
+
+
+@pytest.mark.parametrize(
+    ("device", "floor", "state"),
+    [(CPU, 0.08, "ok"), (CPU, 0.2, "ok"), (CPU, 0.45, "warn"), (GPU, 0.01, "ok"), (GPU, 0.02, "warn")],
+)
+def test_a_large_error_is_a_warning_with_what_to_do(device: Device, floor: float, state: str) -> None:
+    check = _floor_check(device, floor, 0.2)
+    assert check.state == state
+    assert "a kernel timed against itself" in check.found
+    assert bool(check.todo) == (state == "warn")
+
+
+def test_an_error_that_was_not_measured() -> None:
+    assert _floor_check(CPU, None, 0.2).state == "broken"
+
+
+@pytest.mark.parametrize("verdict", ["slower", "inconclusive", ""])
+def test_a_cpu_says_that_it_cannot_show_a_small_change(verdict: str) -> None:
+    check = _planted_check(CPU, Calibration(floor=0.01, planted_seen=0.88, planted_verdict=verdict), 0.45)
+    assert (check.name, check.state) == ("planted 3%", "missing")
+    assert check.found == "a CPU can't show 3%: only changes of more than 45% are called here"
+
+
+def test_a_gpu_shows_it_where_its_error_is_smaller() -> None:
+    seen = Calibration(floor=0.003, planted_seen=0.971, planted_verdict="slower")
+    good = _planted_check(GPU, seen, 0.003)
+    assert (good.state, good.found) == ("ok", "a baseline slowed by as much was called slower, 0.971x")
+    seen.floor = 0.02
+    assert _planted_check(GPU, seen, 0.02).state == "warn"
+    assert "not timed" in _planted_check(GPU, Calibration(floor=0.003), 0.003).found
