@@ -39,6 +39,8 @@ Progress = Callable[[str, float | None], None]
 _FIRST_CALLS = 4
 _HELD_CALLS = (72, 96)
 """How many calls are made whose outputs are all kept; drawn anew each time."""
+_SLOW_S = 0.25
+"""Of held calls of the smallest shape: an interpreted kernel takes longer."""
 
 
 class CandidateFault(Exception):
@@ -275,20 +277,28 @@ class Trial:
         self.weigh(self.ask({"do": "checkpoint", "where": "calls"}, Findings))
 
     def _hold(self, progress: Progress) -> None:
-        """Many calls of a small shape whose outputs all stay alive: for every form on a GPU, else one of each class."""
-        numbers: dict[tuple[str, str], int] = {}
+        """Many calls of a small shape whose outputs all stay alive: for every form on a GPU, else one of each class. As
+        many of a larger shape follow, on a CPU only behind kernels that are not interpreted.
+        """
+        numbers: dict[tuple[str, str, bool], int] = {}
         for number, shape in enumerate(self.plan["holds"]):
             if self.domain.covers(shape["dims"], shape["dtype"]):
-                numbers.setdefault((shape["entry"], shape["form"]), number)
-        chosen = list(numbers)
+                numbers.setdefault((shape["entry"], shape["form"], shape["large"]), number)
+        chosen = [(entry, form) for entry, form, large in numbers if not large]
         if not self.on_gpu:
             self.random.shuffle(chosen)
-            chosen = list({entry: (entry, form) for entry, form in chosen}.values())
+            chosen = list({which[0]: which for which in chosen}.values())
         for which in chosen:
-            if self.cancel is not None and self.cancel.is_set():
-                raise Cancelled("cancelled by the caller")
-            progress("correctness: calls whose outputs are all kept", 1.0)
-            self._hold_one(self.plan["holds"][numbers[which]], numbers[which])
+            began = time.monotonic()
+            for large in (False, True):
+                found = numbers.get((*which, large))
+                slow = large and not self.on_gpu and time.monotonic() - began > _SLOW_S
+                if found is None or slow:
+                    continue
+                if self.cancel is not None and self.cancel.is_set():
+                    raise Cancelled("cancelled by the caller")
+                progress("correctness: calls whose outputs are all kept", 1.0)
+                self._hold_one(self.plan["holds"][found], found)
 
     def _hold_one(self, shape: dict[str, Any], number: int) -> None:
         calls = self.random.randint(*_HELD_CALLS)

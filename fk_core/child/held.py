@@ -43,21 +43,28 @@ class HoldDesk:
         return max(steps, default=0) * MOST_CALLS + (AGAIN + 1) * KEEP_BYTES
 
     def told(self) -> list[dict[str, Any]]:
-        """What the parent chooses from: for each class and form the smallest shape first."""
+        """What the parent chooses from: for each class and form the smallest shape first; ``large`` are those whose
+        outputs the runner lets go of soon.
+        """
         return [
             {"entry": p.entry, "form": p.form, "dims": p.dims, "dtype": p.dtype, "key": self.job.keys[i]}
+            | {"large": self._outputs_bytes(self._call(p)) > KEEP_BYTES}
             for i, p in self.shapes
         ]
 
+    def _outputs_bytes(self, call: Call) -> int:
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in output_layout(self.job.task, call).values())
+
     def _smallest(self) -> list[tuple[int, Probe]]:
         """For every class, form and width of a case the call of the plan with the fewest elements, ascending."""
-        smallest: dict[tuple[str, str, str], tuple[int, int, Probe]] = {}  # elements first
+        smallest: dict[tuple[str, str, str, bool], tuple[int, int, Probe]] = {}  # elements first
         for index, probe in enumerate(self.job.probes):
             if probe.hidden or probe.may_raise or probe.leading:
                 continue
             call = self._call(probe)
             elements = sum(prod(shape) for shape in call.shapes.values())
-            key = (probe.entry, probe.form, self.job.keys[index])
+            large = self._outputs_bytes(call) > KEEP_BYTES
+            key = (probe.entry, probe.form, self.job.keys[index], large)
             if self._step(call) * MOST_CALLS <= MOST_BYTES and (key not in smallest or elements < smallest[key][0]):
                 smallest[key] = (elements, index, probe)
         return [(index, probe) for _, index, probe in sorted(smallest.values(), key=lambda one: one[:2])]

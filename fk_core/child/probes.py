@@ -80,6 +80,8 @@ class Budget:
 GPU_BUDGET = Budget(64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7))
 CPU_BUDGET = Budget(2, 1 << 17, 1, (11, 13), 2, 2)
 FRESH = 32
+WIDEST = 1 << 16
+"""Of the one row that is as wide as models have it."""
 SCALE_CALLS = 3
 """Calls, at the least, that each distribution of scales gets for a class, each in its own part of the range."""
 NARROW = (64, 192)
@@ -222,6 +224,13 @@ class _Planner:
                 case, dims, self.random.choice(("normal", "shifted", "large")), f"{said}, in no case", hidden=True
             )
 
+        shown = {name: max((c["dims"].get(name, 0) for c in self.task["cases"]), default=0) for name in widths}
+        wide = {name: min(most, WIDEST) for name, most in shown.items() if most > ranges[name][1]}
+        if wide and not any(case["dims"].get(name, 0) >= wide[name] for name in wide):
+            # The cases at hand are cut down for a CPU: one row as wide as models have it.
+            said = ", ".join(f"{name} {value}" for name, value in wide.items())
+            dims = self._small(case, case["dims"] | wide, 1)
+            self._add(case, dims, "normal", f"one row of {said}, in no case", hidden=True)
         for name, (lowest, highest) in self.task["init_ranges"].get(case["entry"], {}).items():
             value = float(f"{lowest * (highest / lowest) ** self.random.random():.3g}")
             dims = self._small(case, case["dims"], 2)

@@ -604,7 +604,8 @@ def test_a_call_that_stands_in_is_made_outside_the_domain_only(trial: Make) -> N
 
 HOLDS = [
     {"entry": "A", "form": form, "dims": {"hidden": hidden}, "dtype": "bfloat16", "key": f"{form}{hidden}"}
-    for form, hidden in (("plain", 96), ("residual", 96), ("plain", 4096))
+    | {"large": hidden > 4096}
+    for form, hidden in (("plain", 96), ("residual", 96), ("plain", 4096), ("plain", 65536))
 ]
 
 
@@ -628,7 +629,7 @@ def answer_holds(stage: Stage) -> None:
 
 
 def test_what_is_held_is_the_smallest_shape_of_the_domain(trial: Make) -> None:
-    for on_gpu, wanted in ((True, [{0, 1}]), (False, [{0}, {1}])):
+    for on_gpu, wanted in ((True, [{0, 1, 3}]), (False, [{0, 3}, {1}])):
         made = trial(answer_holds)
         made.on_gpu = on_gpu
         asked = held(made, {"ok": True})
