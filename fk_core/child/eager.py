@@ -7,26 +7,19 @@ into the arena as part of the turn: when it is over they are there, where the ju
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
 
-from fk_core.child import cudadrv
 from fk_core.child.arena import Arena, poison
-from fk_core.child.memory import overlap
+from fk_core.child.memory import copy_bytes, overlap
 from fk_core.child.timing import Argument, Forward, Place, outputs_of
 
 # Bound before any candidate is loaded.
-_Tensor = torch.Tensor
-_contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
-_address, _size = torch._C.TensorBase.data_ptr, torch._C.TensorBase.size
-_dtype, _device = torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
-_memmove, _type = ctypes.memmove, type
-_synchronize, _current_stream = torch.cuda.synchronize, torch.cuda.current_stream
+_Tensor, _type, _synchronize = torch.Tensor, type, torch.cuda.synchronize
+_address, _device = torch._C.TensorBase.data_ptr, torch._C.TensorBase.device.__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +76,10 @@ class EagerCase:
         for value, (offset, size) in zip(outputs, self.results.outputs, strict=False):
             if _type(value) is not _Tensor or _device(value).type != self.device.type:
                 continue
-            source = value if _is_contiguous(value) else _contiguous(value)
-            if prod(_size(source)) * _dtype(source).itemsize != size:
-                continue
-            target = self.arena.address(start + offset, size)
-            if size and self.arena.holds(_address(source)) and not any(overlap(source, tensor) for tensor in given):
+            if size and self.arena.holds(_address(value)) and not any(overlap(value, tensor) for tensor in given):
                 poison(self.arena, start + offset, size)
                 continue
-            if self.device.type == "cpu":
-                _memmove(target, _address(source), size)
-            else:
-                cudadrv.copy(target, _address(source), size, _current_stream(self.device).cuda_stream)
+            copy_bytes(value, self.arena.address(start + offset, size), size)
 
     def held(self) -> dict[str, list[Any]]:
         """What of the last calls shares memory: ``aliases``, pairs (output, input) of one call; ``earlier``, outputs

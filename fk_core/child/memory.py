@@ -1,19 +1,24 @@
-"""Which memory a tensor takes."""
+"""Which memory a tensor takes, and its bytes copied elsewhere."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from math import prod
 
 import torch
 from torch import Tensor
 
+from fk_core.child import cudadrv
+
 MOST = 16
 
 # Bound before any candidate is loaded.
 _address = torch._C.TensorBase.data_ptr
 _size, _stride = torch._C.TensorBase.size, torch._C.TensorBase.stride
-_dtype = torch._C.TensorBase.dtype.__get__
+_dtype, _device = torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
+_contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
+_memmove, _current_stream = ctypes.memmove, torch.cuda.current_stream
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
@@ -46,3 +51,15 @@ def shared(extents: Iterable[tuple[int, int, int]]) -> list[list[int]]:
         if stop > end:
             end, holder = stop, owner
     return found
+
+
+def copy_bytes(tensor: Tensor, target: int, size: int) -> None:
+    """Copy a tensor's elements, in order, to an address on its device; nothing where they are not ``size`` bytes."""
+    source = tensor if _is_contiguous(tensor) else _contiguous(tensor)
+    if not size or prod(_size(source)) * _dtype(source).itemsize != size:
+        return
+    device = _device(source)
+    if device.type == "cpu":
+        _memmove(target, _address(source), size)
+    else:
+        cudadrv.copy(target, _address(source), size, _current_stream(device).cuda_stream)

@@ -21,7 +21,7 @@ from fk_core.child.arena import Arena, open_arena
 from fk_core.child.calls import DTYPES
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
-from fk_core.child.memory import extent, overlap, shared
+from fk_core.child.memory import copy_bytes, extent, overlap, shared
 from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
@@ -36,12 +36,10 @@ _HEAP_BLOCK, _HEAP_BLOCKS = 32 << 20, 24
 _POISON = 0x7F
 
 # Bound before any candidate is loaded.
-_contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBase.is_contiguous
 _address = torch._C.TensorBase.data_ptr
 _size = torch._C.TensorBase.size
 _dtype = torch._C.TensorBase.dtype.__get__
 _device = torch._C.TensorBase.device.__get__
-_memmove = ctypes.memmove
 _no_grad = torch.no_grad
 _synchronize = torch.cuda.synchronize
 
@@ -204,16 +202,7 @@ class Runner:
         return None
 
     def _copy(self, tensor: Tensor, at: int, size: int, arena: str = "main") -> None:
-        if not size:
-            return
-        source = tensor if _is_contiguous(tensor) else _contiguous(tensor)
-        if prod(_size(source)) * _dtype(source).itemsize != size:
-            return
-        target = _address(self.arenas[arena].tensor(at, (size,), torch.uint8))
-        if self.device.type == "cpu":
-            _memmove(target, _address(source), size)
-        else:
-            cudadrv.copy(target, _address(source), size, torch.cuda.current_stream(self.device).cuda_stream)
+        copy_bytes(tensor, self.arenas[arena].address(at, size), size)
 
     def _poison(self, sizes: list[int], *, on: bool) -> None:
         """Fill memory that the call is likely to get, so that what it does not write shows."""
