@@ -195,16 +195,20 @@ def _nearly_opposite(partner: Tensor, source: torch.Generator) -> Tensor:
 
 
 def _masked(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
-    """-inf at three tenths of the places and, in every second row, behind or before a random column, which stays."""
+    """-inf at three tenths of the places and, in every second row, behind or before a random column, which stays. The
+    first row begins with it.
+    """
     values = _normal(shape, source) * 3
     width = shape[-1] if shape else 1
     rows = values.reshape(-1, width)
     gone = _uniform((rows.shape[0], width), source) < 0.3
     kept = (_uniform((rows.shape[0], 1), source) * width).long()
+    kept[:1] = kept[:1].clamp(min=min(1, width - 1))
     column = torch.arange(width, device=source.device)
     side = torch.where(_uniform((rows.shape[0], 1), source) < 0.5, column > kept, column < kept)
     side[1::2] = False
     gone |= side
+    gone[:1, :1] = True
     gone &= column != kept
     rows[gone] = -math.inf
     return values

@@ -22,7 +22,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         build_s=4.0,
         call_s=2.0,
         first_call_s=3.0,
-        memory_bytes=1500 * MIB,
+        memory_bytes=900 * MIB,
         processes=24,
         log_bytes=64 << 10,
     )
@@ -63,7 +63,7 @@ TWICE = (
     "        for n in range(1, 400): found._send(wire.REPLY, 1, n, {}, ())"
 )
 CASES: dict[str, tuple[str, set[Outcome]]] = {
-    "memory": ("keep = [bytearray(64 << 20) for _ in range(32)]", {Outcome.OVER_LIMIT}),
+    "memory": ("keep = [bytearray(64 << 20) for _ in range(20)]", {Outcome.OVER_LIMIT}),
     "loop in forward": ("while True: pass", {Outcome.TIMED_OUT}),
     "sleep in forward": ("time.sleep(1000)", {Outcome.TIMED_OUT}),
     "fork bomb": (FORK_BOMB, {Outcome.OVER_LIMIT, Outcome.TIMED_OUT, Outcome.TAMPERED}),
@@ -102,7 +102,7 @@ def test_in_forward(tight: Harness, name: str) -> None:
         ("exit", "os._exit(7)", Outcome.CRASHED),
         ("SystemExit", "raise SystemExit(3)", Outcome.BUILD_FAILED),
         ("exception", "raise LookupError('nothing here')", Outcome.BUILD_FAILED),
-        ("memory", "keep = [bytearray(64 << 20) for _ in range(32)]", Outcome.OVER_LIMIT),
+        ("memory", "keep = [bytearray(64 << 20) for _ in range(20)]", Outcome.OVER_LIMIT),
     ],
 )
 def test_at_import(tight: Harness, name: str, top: str, expected: Outcome) -> None:
