@@ -28,12 +28,12 @@ class Softmax(nn.Module):
     def forward(self, x):
         for frame in _frames():
             space = frame.f_globals
-            if "_memmove" in space and "kept" not in space:
-                real = space["_memmove"]
+            if "copy_bytes" in space:
+                real = space["copy_bytes"]
 
-                def fake(target, source, size):
-                    space["_memmove"] = real
-                    return real(target, source, size)
+                def fake(tensor, target, size, space=space, real=real):
+                    space["copy_bytes"] = real
+                    return real(tensor, target, size)
 
-                space["_memmove"] = fake
+                space["copy_bytes"] = fake
         return torch.softmax(x, dim=self.dim)
