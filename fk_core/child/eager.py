@@ -34,13 +34,12 @@ class Results:
 class EagerCase:
     """One case whose calls run one by one; ``forward`` is the module that was judged."""
 
-    __slots__ = ("arena", "device", "forward", "kept", "place", "results", "views")
+    __slots__ = ("arena", "device", "forward", "kept", "results", "views")
 
     def __init__(
         self, forward: Forward, arena: Arena, place: Place, arguments: list[Argument], results: Results
     ) -> None:
-        self.forward, self.arena, self.place = forward, arena, place
-        self.results = results
+        self.forward, self.arena, self.results = forward, arena, results
         self.device = arena.device
         self.kept: list[tuple[list[torch.Tensor], list[Any]]] = []
         self.views = [
