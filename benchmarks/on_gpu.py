@@ -5,7 +5,7 @@
 e  a plain Triton RMSNorm against the strongest installed baseline    d  the round trip of an agent
 a  tests/gpu                                                          f  kill -9 at random instants
 b  the corpus                                                         g  checks on what the others left
-c  baselines against themselves, planted 3%                           h  a prefix of calls before the first event
+c  baselines against themselves, planted 3%                           h  the bias that is left on the shortest calls
 
 Each part runs in a process of its own with a share of the time. Every step is on disk in FOLDER before the next one
 begins; a later call with the same FOLDER goes on where this one ended. ``--libraries`` is a directory with production

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from pathlib import Path
 
-from fk_core.errors import HarnessError
+from fk_core.child import processes
+from fk_core.errors import HarnessError, MachineError
+from fk_core.leases.nvml import Nvml
+from fk_core.records.device import Device
 from fk_core.records.report import Outcome
 from fk_core.sandbox.launch import Child
 from fk_core.trial import CandidateFault
@@ -14,6 +18,8 @@ from fk_core.trial import CandidateFault
 FULL_BYTES = 8 << 20
 """A disk with less room than this is full: compilers fail on it."""
 _OWN_BYTES = 256 << 20
+_HOG_SHARE = 0.5
+"""Of a GPU's memory: a candidate that holds more left none to the judge, who needs far less."""
 _MEMORY = ("CUDA out of memory", "out of memory:", "CUDA error", "CUBLAS_STATUS_ALLOC_FAILED", "cudaError")
 
 
@@ -64,6 +70,23 @@ def reconsider(
     if shared and not last and any(word in fault.reason for word in _MEMORY):
         return TryAgain("the GPU failed the candidate while others used it", fault, alone=True)
     return fault
+
+
+def who_filled(error: MachineError, child: Child, *, device: Device, nvml: Nvml) -> Exception:
+    """What to raise where the judge found no memory on the device: it may be the candidate that holds it."""
+    try:
+        holders = nvml.processes(device.uuid)
+    except MachineError:
+        return error
+    ours = {child.pid, *processes.descendants(child.pid)}
+    held = sum(p.memory_bytes or 0 for p in holders if p.pid in ours)
+    if held <= _HOG_SHARE * (device.memory_bytes or math.inf):
+        return error
+    return CandidateFault(
+        Outcome.OVER_LIMIT,
+        f"the candidate holds {held / 2**30:.1f} of the {(device.memory_bytes or 0) / 2**30:.1f} GiB of the GPU's "
+        "memory, so that none was left for what its calls are judged with",
+    )
 
 
 def _disk_full(home: Path) -> bool:

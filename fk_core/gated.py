@@ -65,13 +65,22 @@ class GatedTimer:
 
     def run(self) -> None:
         """Take rounds until the interval is narrow or the budget spent; leaves what it found in the case's timing."""
-        p, timing = self.p, self.p.timing
+        timing = self.p.timing
         timing.mode = "gate nodes"
+        for side in ("candidate", "baseline"):
+            self._gated(side, 0)  # not counted: the device wakes up
+        rounds = self._rounds()
+        if _contradicted(rounds, self.t):
+            # Something held one side up, maybe not the candidate: only what is seen again is its doing.
+            rounds = self._rounds()
+        self._conclude(timing, rounds)
+        timing.plain = self._plain()
+
+    def _rounds(self) -> list[_Round]:
+        p = self.p
         began = time.monotonic()
         count = len(p.layouts)
         theirs, ours = self._draws(count), self._draws(count)
-        for side in ("candidate", "baseline"):
-            self._gated(side, 0)  # not counted: the device wakes up
         rounds: list[_Round] = []
         while True:
             n = len(rounds)
@@ -82,10 +91,8 @@ class GatedTimer:
             rounds.append(_Round(n % count, turns["candidate"], turns["baseline"]))
             stop = self._stop(_ratios(rounds), len(rounds), time.monotonic() - began)
             if stop:
-                timing.stopped_because = stop
-                break
-        self._conclude(timing, rounds)
-        timing.plain = self._plain()
+                p.timing.stopped_because = stop
+                return rounds
 
     def _draws(self, count: int) -> list[int]:
         return self.random.sample(range(count), count)
@@ -138,15 +145,8 @@ class GatedTimer:
         gate = _baseline_gate(rounds)
         candidate = statistics.median(t.op(gate) for r in rounds for t in r.candidate)
         baseline = statistics.median(t.op(gate) for r in rounds for t in r.baseline)
-        over = {
-            "candidate": [t.unexplained(gate) for r in rounds for t in r.candidate],
-            "baseline": [t.unexplained(gate) for r in rounds for t in r.baseline],
-        }
-        gap = statistics.median(over["candidate"]) - statistics.median(over["baseline"])
-        spread = _spread(over["baseline"]) + _spread(over["candidate"])
-        calls = statistics.median(t.calls for r in rounds for t in r.candidate)
-        slack = _SLACK_US / ((PRIME + TIMED) * calls)
-        if gap > max(self.t.witness * candidate, 4 * spread, slack):
+        gap = _contradicted(rounds, self.t)
+        if gap:
             # This process's clock saw more than the candidate's readings account for: the clock decides. Both sides ran
             # the same flushes and gates, so what their turns differ by is what their calls differ by.
             timing.notes.append(
@@ -191,6 +191,19 @@ def _ours(r: _Round) -> list[_Turn]:
 
 def _baseline_gate(rounds: list[_Round]) -> float:
     return statistics.median(t.gate for r in rounds for t in r.baseline)
+
+
+def _contradicted(rounds: list[_Round], t: Timing) -> float:
+    """Microseconds a call that this process's clock saw beyond the candidate's readings, and not beyond the
+    baseline's; 0 where they are within what two honest processes differ by."""
+    gate = _baseline_gate(rounds)
+    candidate = statistics.median(turn.op(gate) for r in rounds for turn in r.candidate)
+    theirs = [turn.unexplained(gate) for r in rounds for turn in r.candidate]
+    ours = [turn.unexplained(gate) for r in rounds for turn in r.baseline]
+    gap = statistics.median(theirs) - statistics.median(ours)
+    calls = statistics.median(turn.calls for r in rounds for turn in r.candidate)
+    slack = _SLACK_US / ((PRIME + TIMED) * calls)
+    return gap if gap > max(t.witness * candidate, 4 * (_spread(ours) + _spread(theirs)), slack) else 0.0
 
 
 def _ratios(rounds: list[_Round]) -> list[tuple[int, float]]:

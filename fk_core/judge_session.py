@@ -23,6 +23,12 @@ _SLICE_S = 0.1
 _DRAIN_S, _DRAIN_CANCELLED_S = 20.0, 1.0
 
 
+class NoMemory(DeviceBroken):
+    """The judge found no memory on the device."""
+
+    code = "device_full"
+
+
 class JudgeSession:
     """Bound to one judge process: a judge that replaces it knows nothing of this job.
 
@@ -115,9 +121,9 @@ class JudgeSession:
     def _fault(self, do: str, told: dict[str, Any]) -> FkError:
         """Whose fault it is that the judge could not do something: the device's, the task's or its own."""
         kind, message, trace = str(told.get("type")), str(told.get("message")), str(told.get("trace", ""))
-        said = f"{kind}: {message.splitlines()[0][:500] if message else ''}"
+        said = f"{kind}: {message.splitlines()[0][:500] if message else ''}".rstrip(". ")
         if "CUDA out of memory" in message:
-            return DeviceBroken(
+            return NoMemory(
                 f"the judge found no memory on {self.desk.device.uuid} for {do!r}: {said}",
                 hint="Something else uses the GPU's memory; `fk gpus` shows who",
             )
@@ -132,11 +138,17 @@ class JudgeSession:
         if (self._task_file and self._task_file in trace) or kind == "OracleError":
             return TaskBroken(
                 f"the task's own code failed while the judge did {do!r}: {said}",
-                hint=f"Mend {self._task_file}; the candidate is not to blame. {trace[-800:]}".strip(),
+                hint=f"Mend {self._task_file}; the candidate is not to blame.{_end_of(trace)}",
             )
         if kind in ("BaselineUnusable", "UnknownProvider") or _BASELINES in trace:
             return TaskBroken(
                 f"no baseline to judge against: {do!r} raised {said}",
-                hint=f"Mend or remove that library; the candidate is not to blame. {trace[-800:]}".strip(),
+                hint=f"Mend or remove that library; the candidate is not to blame.{_end_of(trace)}",
             )
-        return HarnessError(f"the judge could not do {do!r}: {said}", hint=trace[-1200:])
+        return HarnessError(f"the judge could not do {do!r}: {said}", hint=_end_of(trace).strip())
+
+
+def _end_of(trace: str) -> str:
+    """The last lines of a traceback, below what stands before them."""
+    lines = trace.strip()[-1200:].split("\n")
+    return "".join(f"\n{line}" for line in (lines[1:] if len(trace.strip()) > 1200 else lines) if line)

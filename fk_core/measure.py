@@ -120,9 +120,10 @@ class Stopwatch:
 
     def _lay_out(self, case: CaseSpec) -> _Laid:
         """The judge's side of a case: inputs for both, and the baseline's captures."""
-        frame = self.judge.ask("timing", case=case.id, layouts=self.t.layouts, batch_us=self.t.batch_us)
+        t = self.t
+        frame = self.judge.ask("timing", case=case.id, layouts=t.layouts, batch_us=t.batch_us, most=t.calls)
         order = frame.body["order"]
-        layouts = max(3, self.t.layouts // 2) if order["block"] > _LARGE_BYTES else self.t.layouts
+        layouts = max(3, t.layouts // 2) if order["block"] > _LARGE_BYTES else t.layouts
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
         baseline = self.judge.ask("time", case=case.id, **self._captures(seeds)).body
         layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]

@@ -38,6 +38,8 @@ class Timing:
     """Captures a case and side; each round uses the next."""
     plain_layouts: int = 4
     """How many of them are captured without gates, too."""
+    calls: int = 40
+    """Calls of a batch, at most."""
     prefix: int = 0
     """Calls of a batch before its first event, at most. Above 0 is not measured yet."""
     trim: float = 0.2

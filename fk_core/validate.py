@@ -26,7 +26,7 @@ from fk_core.errors import (
     ZygoteDied,
 )
 from fk_core.hearing import Hearing
-from fk_core.judge_session import JudgeSession
+from fk_core.judge_session import JudgeSession, NoMemory
 from fk_core.leases.base import Lease, LeaseBackend
 from fk_core.leases.devices import shared_nvml
 from fk_core.leases.foreign import Registry
@@ -215,6 +215,8 @@ class Validation:
                     last=self.tried >= TRIES,
                     shared=not self.desk.cpu and not self._alone(),
                 ) from fault
+            except NoMemory as error:
+                raise blame.who_filled(error, child, device=self.h.device, nvml=shared_nvml()) from error
             finally:
                 self.h.warnings += trial.warnings
                 self.h.detail = {k: round(v, 4) for k, v in (trial.detail | judge.detail).items()}

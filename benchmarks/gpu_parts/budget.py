@@ -26,7 +26,7 @@ PARTS = {
         Part("b", "corpus", 60, 900),
         Part("c", "against_itself", 60, 900, libraries=True),
         Part("d", "roundtrip", 60, 110),
-        Part("h", "prefix", 30, 110),
+        Part("h", "short", 30, 200, libraries=True),
         Part("f", "kills", 45, 400),
         Part("g", "checks", 10, 40),
     )

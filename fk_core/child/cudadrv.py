@@ -173,6 +173,11 @@ def copy(target: int, source: int, size: int, stream: int) -> None:
     )
 
 
+def upload(executable: int, stream: int) -> None:
+    """Bring a ``cudaGraphExec_t`` to the device, so that its first launch is like any other."""
+    check(driver().cuGraphUpload(c.c_void_p(executable), c.c_void_p(stream)), "upload a graph")
+
+
 def graph_nodes(graph: int) -> dict[str, int]:
     """How many nodes of each kind a captured ``cudaGraph_t`` has, with those of the child graphs (kind ``graph``)."""
     lib = driver()

@@ -21,8 +21,6 @@ from fk_core.child.timing import Place
 if TYPE_CHECKING:
     from fk_core.child.judge import Job
 
-MAX_CALLS = 40
-"""Enough for a batch of 100 us of the smallest kernels; more would only make captures longer."""
 CPU_CALLS = 128
 """Slots of a turn on a CPU: each is called once, so that there is no call whose result is known."""
 _CPU_BYTES = 16 << 20
@@ -45,7 +43,7 @@ class TimingDesk:
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
         if do == "timing":
-            return self.open_case(body["case"], body["layouts"], body["batch_us"])
+            return self.open_case(body["case"], body["layouts"], body["batch_us"], body["most"])
         if do == "time":
             more = {name: body[name] for name in ("seeds", "plain", "prefix")}
             return self.job.runner.do_time(self._order(body) | more, [])
@@ -91,8 +89,11 @@ class TimingDesk:
             dtype=case["dtype"],
         )
 
-    def open_case(self, case_id: str, layouts: int, batch_us: float) -> dict[str, Any]:
-        """Lay out a case: how many calls a batch has, and where their inputs lie in either side's arena."""
+    def open_case(self, case_id: str, layouts: int, batch_us: float, most: int) -> dict[str, Any]:
+        """Lay out a case: how many calls a batch has, and where their inputs lie in either side's arena.
+
+        ``most`` bounds the calls of a batch: more make captures longer.
+        """
         call = self._call(case_id)
         cursor = Cursor()
         arguments = []
@@ -112,7 +113,7 @@ class TimingDesk:
             {"at": results.take(prod(shape) * dtype.itemsize), "bytes": prod(shape) * dtype.itemsize}
             for shape, dtype in output_layout(self.job.task, call).values()
         ]
-        calls = self._calls(call, block, results.offset, layouts, batch_us)
+        calls = self._calls(call, block, results.offset, layouts, batch_us, most)
         place = Place.at(0, block, calls)
         size = place.end + calls * results.offset + ALIGN
         theirs, ours = create_arena(size, self.device), create_arena(size, self.device)
@@ -144,7 +145,7 @@ class TimingDesk:
         (self.refill if self.device.type == "cuda" else self.draw)(case_id)
         return {"order": order, "size": theirs.size, "fds": [theirs.export()]}
 
-    def _calls(self, call: Call, block: int, results: int, layouts: int, batch_us: float) -> int:
+    def _calls(self, call: Call, block: int, results: int, layouts: int, batch_us: float, most: int) -> int:
         """How many slots: ``block`` bytes of inputs each, ``results`` bytes of outputs."""
         if self.device.type == "cpu":
             return max(2, min(CPU_CALLS, _CPU_BYTES // (block + results)))
@@ -156,7 +157,7 @@ class TimingDesk:
         # In each of two processes: pristine inputs and results; in each layout slots and outputs; and weight copies.
         each = block + results + layouts * (block + 2 * results) + _WEIGHT_COPIES * weights
         fits = int(free * _MEMORY_SHARE / max(1, each))
-        return max(2, min(MAX_CALLS, math.ceil(batch_us / guess_us), max(2, fits)))
+        return max(2, min(most, math.ceil(batch_us / guess_us), max(2, fits)))
 
     def _bytes(self, call: Call) -> float:
         form = self.job.task["entries"][call.entry]["forms"][call.form]

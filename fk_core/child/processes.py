@@ -34,6 +34,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def thread_names(pid: int) -> list[str]:
+    """The kernel's names of the threads of a process, its first one first; none for a process that is gone."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+            with open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
+                found.append(file.read().strip())
+    return found
+
+
 def private_bytes(pid: int) -> int:
     """Resident memory that is not backed by a file or shared memory; 0 for a process that is gone."""
     try:

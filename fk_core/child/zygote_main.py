@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from fk_core.child import keeper, processes, syscalls
@@ -136,11 +137,20 @@ class Zygote:
 def _preload(start: dict[str, Any]) -> dict[str, Any]:
     """Import what every role would import, and warm the compiler where a GPU target is named."""
     versions: dict[str, Any] = {"python": sys.version.split()[0], "pid": os.getpid()}
+    answered: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if "torch" in start["preload"]:
         import torch
 
         torch.set_num_threads(1)
         versions |= {"torch": torch.__version__, "cuda": torch.version.cuda}
+        answered = _answered(torch.cuda, gpu=bool(start["target"]))
+    with answered:
+        _preload_rest(start, versions)
+    gc.collect()
+    return versions | {"threads": processes.thread_names(os.getpid())}
+
+
+def _preload_rest(start: dict[str, Any], versions: dict[str, Any]) -> None:
     if "triton" in start["preload"]:
         triton = importlib.import_module("triton")
         importlib.import_module("triton.language")
@@ -154,7 +164,22 @@ def _preload(start: dict[str, Any]) -> dict[str, Any]:
         importlib.import_module("fk_core.child.candidate")
     for name in start["preload"]:
         importlib.import_module(name)
-    return versions
+
+
+@contextlib.contextmanager
+def _answered(cuda: Any, *, gpu: bool) -> Iterator[None]:
+    """Whether there is a GPU is known, so that no module need ask while it is imported.
+
+    Asking starts a thread of the driver's here, and leaves its management library useless in every fork: its
+    descriptors are closed there (seen on an H200: ``torch.utils.benchmark`` of torch 2.11 asks; in all roles NVML then
+    fails, and with it torch's report of an exhausted memory).
+    """
+    asked = cuda.is_available
+    cuda.is_available = lambda: gpu
+    try:
+        yield
+    finally:
+        cuda.is_available = asked
 
 
 def _nothing(number: int, frame: object) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fk_core.child.processes import thread_names
 from fk_core.sandbox import levels, triton_stubs
 from fk_core.sandbox.launch import Child, launch
 from fk_core.sandbox.zygote import Zygote
@@ -23,6 +24,12 @@ begin = time.perf_counter()
 a = torch.ones(512, 512, device='cuda')
 total = float((a @ a).sum())
 out = [total, round(time.perf_counter() - begin, 3)]
+"""
+
+MANAGEMENT = """
+import ctypes
+nvml, count = ctypes.CDLL('libnvidia-ml.so.1'), ctypes.c_uint()
+out = [nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), count.value > 0]
 """
 
 KERNEL = """
@@ -64,10 +71,13 @@ def zygote(settings: Settings) -> Iterator[Zygote]:
     preload = ("torch", "triton", *PRELOAD)
     zygote = Zygote(settings, interpret=False, preload=preload, roles=ROLES, target=90)
     said = zygote.start(120.0)
-    _say(f"zygote {said}, threads {_threads(zygote.pid)}")
-    assert _threads(zygote.pid) == "1"
+    _say(f"zygote {said}")
+    assert thread_names(zygote.pid) == said["threads"] == ["fk-zygote"]
+    # Loaded here, it is of no use in the forks.
+    assert "libnvidia-ml" not in Path(f"/proc/{zygote.pid}/maps").read_text(encoding="utf-8")
     judge = launch(zygote, "judge", {}, settings, level=None, scratch=None, cpu=False)
     try:
+        assert run(judge, MANAGEMENT) == [0, True], "NVML fails in a trusted role"
         _say(f"judge: context {run(judge, CONTEXT, 60.0)}")
         run(judge, f"import os; os.chdir({str(settings.cache_dir)!r})")
         _say(f"judge: first kernel {run(judge, KERNEL, 60.0)}, stubs kept {triton_stubs.harvest(settings)}")
@@ -86,6 +96,7 @@ def test_cuda_and_triton_inside(zygote: Zygote, settings: Settings, level: str) 
     child = _start(zygote, settings, level)
     started_s = time.perf_counter() - begin
     try:
+        managed = run(child, MANAGEMENT)
         total, context_s = run(child, CONTEXT, 60.0)
         right, first_s = run(child, KERNEL, 60.0)
     finally:
@@ -93,6 +104,7 @@ def test_cuda_and_triton_inside(zygote: Zygote, settings: Settings, level: str) 
         child.kill()
         ended_s = time.perf_counter() - begin
     _say(f"{level}: start {started_s:.3f} s, context {context_s} s, first kernel {first_s} s, end {ended_s:.3f} s")
+    assert managed == [0, True], "NVML fails in there: torch asks it when memory is short, libraries at import"
     assert total == 512.0**3
     assert right
 
@@ -101,11 +113,6 @@ def _start(zygote: Zygote, settings: Settings, level: str) -> Child:
     scratch = settings.scratch_dir / f"on-gpu-{time.monotonic_ns()}"
     scratch.mkdir(mode=0o700)
     return launch(zygote, "candidate", {}, settings, level=level, scratch=scratch, cpu=False)
-
-
-def _threads(pid: int) -> str:
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    return next(line.split()[1] for line in lines if line.startswith("Threads:"))
 
 
 def _say(text: str) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from fk_core import blame
-from fk_core.blame import CandidateLost, TryAgain, reconsider
-from fk_core.errors import HarnessError
+from fk_core.blame import CandidateLost, TryAgain, reconsider, who_filled
+from fk_core.child import processes
+from fk_core.errors import DeviceBroken, HarnessError
+from fk_core.leases.nvml import GpuProcess
+from fk_core.records.device import Device
 from fk_core.records.report import Outcome
 from fk_core.trial import CandidateFault
 
@@ -93,3 +96,44 @@ def test_a_full_disk(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blame, "_OWN_BYTES", 1 << 16)
     (scratch / "much").write_bytes(b"x" * (1 << 17))
     assert thoughts(its, FakeChild(), scratch) is its
+
+
+@pytest.mark.parametrize(
+    ("held", "its"),
+    [
+        ({10: 90, 30: 20}, True),
+        ({11: 60}, True),  # a process that the candidate started
+        ({10: 30, 11: 30}, True),
+        ({10: 40, 30: 90}, False),
+        ({30: 120}, False),
+        ({}, False),
+    ],
+)
+def test_who_filled_the_gpu(monkeypatch: pytest.MonkeyPatch, held: dict[int, int], its: bool) -> None:
+    monkeypatch.setattr(processes, "descendants", lambda pid: [11])
+
+    class Nvml:
+        def processes(self, uuid: str) -> list[GpuProcess]:
+            return [GpuProcess(pid, share * 1 << 30) for pid, share in held.items()]
+
+    child = FakeChild()
+    child.pid = 10  # type: ignore[attr-defined]
+    device = Device(kind="cuda", uuid="GPU-0", name="any", memory_bytes=100 << 30)
+    error = DeviceBroken("the judge found no memory")
+    found = who_filled(error, child, device=device, nvml=Nvml())  # type: ignore[arg-type]
+    if not its:
+        assert found is error
+        return
+    assert isinstance(found, CandidateFault)
+    assert found.outcome is Outcome.OVER_LIMIT
+    assert "of the 100.0 GiB" in found.reason
+
+
+def test_who_filled_a_gpu_that_can_not_be_asked() -> None:
+    class Nvml:
+        def processes(self, uuid: str) -> list[GpuProcess]:
+            raise DeviceBroken("it hangs")
+
+    error = DeviceBroken("the judge found no memory")
+    device = Device(kind="cuda", uuid="GPU-0", name="any", memory_bytes=100 << 30)
+    assert who_filled(error, FakeChild(), device=device, nvml=Nvml()) is error  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ class Replay:
         self.case = case_of(spec, form)
         self.court = Court(op, cases=[self.case])
         self.desk = self.court.job.timing
-        opened = self.desk.open_case(self.case.id, 2, 100.0)
+        opened = self.desk.open_case(self.case.id, 2, 100.0, 40)
         for fd in opened["fds"]:
             os.close(fd)
         self.laid = self.desk.cases[self.case.id]

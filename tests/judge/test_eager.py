@@ -26,7 +26,7 @@ class Timed:
         self.case = case_of(spec, form)
         self.court = Court(op, wrap, cases=[self.case])
         self.desk = self.court.job.timing
-        opened = self.desk.open_case(self.case.id, 2, 100.0)
+        opened = self.desk.open_case(self.case.id, 2, 100.0, 40)
         self.laid, self.order = self.desk.cases[self.case.id], opened["order"]
         runner = self.court.runner
         runner.do_arena({"name": f"timing/{self.case.id}", "size": opened["size"]}, opened["fds"])

@@ -580,7 +580,7 @@ def test_jobs_leave_nothing_behind() -> None:
         for fd in opened.pop("fds"):
             os.close(fd)
         for case in spec.cpu_cases[1:3]:
-            laid = judge.handle({"do": "timing", "case": case.id, "layouts": 2, "batch_us": 100.0})
+            laid = judge.handle({"do": "timing", "case": case.id, "layouts": 2, "batch_us": 100.0, "most": 40})
             for fd in laid.pop("fds"):
                 os.close(fd)
         judge.handle({"do": "close"})

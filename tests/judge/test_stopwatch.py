@@ -123,6 +123,26 @@ def test_the_budget_ends_it(bench: Make) -> None:
     assert made.clock.now_s - began < made.t.budget_max_s + (made.t.step_rounds + 10) * round_s
 
 
+@pytest.mark.parametrize(("turns", "believed"), [(18, True), (10_000, False)])
+def test_what_holds_one_side_up_once_is_not_its_doing(bench: Make, turns: int, believed: bool) -> None:
+    """Time between the readings that only the outside clock sees: in the first turns, or in all."""
+    made = bench()
+    real, left = made.trial.process.turn, [turns]
+
+    def turn(body: dict[str, Any]) -> dict[str, Any]:
+        if left[0]:
+            left[0] -= 1
+            made.clock.advance(2000.0)
+        answer: dict[str, Any] = real(body)
+        return answer
+
+    made.trial.process.turn = turn  # type: ignore[method-assign]
+    (found,) = made.run()
+    assert found.estimate is not None
+    assert (found.notes == []) is believed
+    assert (word(found.estimate, made.t, 0.003) in ("same", "inconclusive")) is believed
+
+
 def test_a_clear_sign_ends_it_sooner(bench: Make) -> None:
     wide = replace(Timing(), target_half_width=1e-9, budget_max_s=1e9)
     made = bench(candidate=Side(us=10.8), t=wide)

@@ -38,6 +38,7 @@ def warm(settings: Settings) -> Iterator[Zygote]:
     said = zygote.start(120.0)
     say(f"zygote warm after {said['seconds']:.2f} s: torch {said['torch']}, triton {said['triton']}")
     assert len(said["torch"].split(".")) >= 3
+    assert said["threads"] == ["fk-zygote"]
     yield zygote
     zygote.close()
 

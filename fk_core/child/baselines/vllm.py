@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fk_core.child.baselines.base import BaselineUnusable, Provider
@@ -11,10 +13,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+Kernel = Callable[..., None]
+
 KERNELS = {
-    "rms_norm": "vllm._custom_ops.rms_norm, and fused_add_rms_norm in place where there is a residual",
+    "rms_norm": "torch.ops._C.rms_norm of vLLM, and fused_add_rms_norm in place where there is a residual",
     "silu_and_mul": "torch.ops._C.silu_and_mul of vLLM",
 }
+OPERATORS = {"rms_norm": ("rms_norm", "fused_add_rms_norm"), "silu_and_mul": ("silu_and_mul",)}
+"""Names under ``torch.ops._C``."""
 
 
 class Vllm(Provider):
@@ -37,37 +43,51 @@ class Vllm(Provider):
     ) -> Callable[..., Any]:
         import torch
 
-        try:
-            # Importing it registers the operators under torch.ops._C.
-            from vllm import _custom_ops
-        except Exception as error:
-            raise BaselineUnusable(f"vllm is installed but can't be imported: {error!r}") from error
+        for name in OPERATORS[task]:
+            _load(name)
         if task == "rms_norm":
-            return _rms_norm(_custom_ops, state["weight"], init["eps"])
-        if not hasattr(torch.ops._C, "silu_and_mul"):
-            raise BaselineUnusable("this vllm registers no torch.ops._C.silu_and_mul")
+            return _rms_norm(torch.ops._C.rms_norm, torch.ops._C.fused_add_rms_norm, state["weight"], init["eps"])
         return _silu_and_mul(torch.ops._C.silu_and_mul)
 
 
-def _rms_norm(ops: Any, weight: Tensor, eps: float) -> Callable[..., Any]:
+def _load(operator: str) -> None:
+    """Load the files that register vLLM's operators, unless that has been done.
+
+    Importing vLLM instead takes ten seconds, sets up inductor in its own way, which would change torch.compile in the
+    same process, and loads no kernels where it takes the platform for another one.
+    """
     import torch
 
-    for name in ("rms_norm", "fused_add_rms_norm"):
-        if not hasattr(torch.ops._C, name):
-            raise BaselineUnusable(f"this vllm registers no torch.ops._C.{name}")
+    found = importlib.util.find_spec("vllm")
+    folders = list(found.submodule_search_locations or []) if found else []
+    files = sorted(path for folder in folders for path in Path(folder).glob("_C*.so"))
+    for path in files:
+        if hasattr(torch.ops._C, operator):
+            return
+        try:
+            torch.ops.load_library(path)
+        except OSError as error:
+            raise BaselineUnusable(f"vllm is installed but {path.name} can't be loaded: {error}") from error
+    if not hasattr(torch.ops._C, operator):
+        named = ", ".join(path.name for path in files) or f"no _C*.so in {', '.join(folders) or 'no folder'}"
+        raise BaselineUnusable(f"vllm is installed, but it has no torch.ops._C.{operator} ({named})")
+
+
+def _rms_norm(plain: Kernel, fused: Kernel, weight: Tensor, eps: float) -> Callable[..., Any]:
+    import torch
 
     def forward(x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         if residual is None:
             out = torch.empty_like(x)
-            ops.rms_norm(out, x, weight, eps)
+            plain(out, x, weight, eps)
             return out
-        ops.fused_add_rms_norm(x, residual, weight, eps)
+        fused(x, residual, weight, eps)
         return x, residual
 
     return forward
 
 
-def _silu_and_mul(kernel: Callable[..., None]) -> Callable[..., Any]:
+def _silu_and_mul(kernel: Kernel) -> Callable[..., Any]:
     import torch
 
     def forward(x: Tensor) -> Tensor:

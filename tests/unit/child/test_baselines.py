@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,3 +137,17 @@ def test_a_missing_library_is_said(name: str) -> None:
         provider.build(
             "rms_norm", "RMSNorm", {"hidden_size": 8, "eps": 0.0}, {"weight": torch.ones(8)}, torch.float32, "cpu"
         )
+
+
+@pytest.mark.parametrize(("files", "said"), [((), "no _C"), (("_C_stable_libtorch.abi3.so",), "can't be loaded")])
+def test_a_vllm_without_its_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], said: str
+) -> None:
+    folder = tmp_path / "vllm"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise ImportError('not to be imported')\n")
+    for name in files:
+        (folder / name).write_bytes(b"no shared object")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(base.BaselineUnusable, match=said):
+        base.provider("vllm").build("silu_and_mul", "SiluAndMul", {}, {}, torch.bfloat16, "cpu")

@@ -24,8 +24,11 @@ class Graph:
     def raw_cuda_graph(self) -> int:
         return 0
 
+    def raw_cuda_graph_exec(self) -> str:
+        return self.name
+
     def instantiate(self) -> None:
-        pass
+        self.log.append(("instantiate", self.name))
 
     def replay(self) -> None:
         self.log.append(("replay", self.name))
@@ -55,6 +58,7 @@ class Stage:
         monkeypatch.setattr(timing, "_external", lambda: ("node", next(events)))
         monkeypatch.setattr(timing.cudadrv, "graph_nodes", lambda graph: {"kernel": 1})
         monkeypatch.setattr(timing.cudadrv, "graph_edges", lambda graph: (0, 0, 0))
+        monkeypatch.setattr(timing.cudadrv, "upload", lambda graph, stream: self.log.append(("upload", graph)))
         monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
         arena: Any = SimpleNamespace(
