@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import random
 import threading
@@ -230,38 +231,29 @@ class Trial:
             self._made.add(key)
 
     def correctness(self, cases: dict[str, CaseReport], progress: Progress) -> None:
-        """Every call of the plan, judged; raises at the first one that rejects. Fills errors into ``cases``."""
-        probes, keys = self.plan["probes"], self.plan["keys"]
-        laid: dict[str, Any] | None = None
-        for i, probe in enumerate(probes):
+        """Every call of the plan, judged; raises at the first one that rejects. Fills errors into ``cases``.
+
+        A call is made while the one before it is judged, where the judge has laid it out by then.
+        """
+        probes = self.plan["probes"]
+        calls = _Calls(self, [i for i, probe in enumerate(probes) if self._wanted(probe)])
+        while (i := calls.next()) is not None:
+            probe = probes[i]
             if self.cancel is not None and self.cancel.is_set():
                 raise Cancelled("cancelled by the caller")
-            if not self._wanted(probe):
-                laid = None
-                continue
             if i % 8 == 0:
                 progress(f"correctness: call {i + 1} of {len(probes)}", i / len(probes))
             try:
-                self.make(keys[i])
-                if laid is None:
-                    laid = self.judge.ask("probe", i=i).body
-                limits = self.settings.limits
-                timeout_s = limits.first_call_s if i < _FIRST_CALLS else limits.call_s
-                claim = self.ask({"do": "call", **laid}, CallClaim, timeout_s=timeout_s)
+                claim = calls.made()
             except CandidateFault as fault:
-                laid = None
                 fault.case = probe["case_id"] or ""
                 if probe["may_raise"] and fault.outcome is Outcome.CRASHED and self.child.alive():
                     self.warnings.append(f"{probe['why']}: {fault.reason.splitlines()[0][:200]}")
+                    calls.left_out()
                     continue
                 fault.reason = _in_call(fault.reason, probe)
                 raise
-            if self.on_gpu and keys[i] not in self._tried:
-                self._tried.add(keys[i])
-                self._try_capture(laid, probe["case_id"] or "")
-            described = [o.model_dump(exclude_none=True) for o in claim.outputs]
-            answer = self.judge.ask("step", i=i, outputs=described, aliases=claim.aliases, earlier=claim.earlier).body
-            told, laid = answer["told"], answer["laid"]
+            told = calls.judged(claim)
             self._note(cases, probe, told)
             if told["ok"]:
                 if told.get("skipped"):
@@ -321,8 +313,13 @@ class Trial:
             return False
         return probe["unless"] is None or not self._wanted(self.plan["probes"][probe["unless"]])
 
-    def _try_capture(self, laid: dict[str, Any], case: str) -> None:
-        """Capture one call: work that is left on another stream, or runs on the CPU, is seen before it can race."""
+    def try_capture(self, laid: dict[str, Any], case: str) -> None:
+        """Capture one call of each module on a GPU: work that is left on another stream, or runs on the CPU, is seen
+        before it can race.
+        """
+        if not self.on_gpu or laid["key"] in self._tried:
+            return
+        self._tried.add(laid["key"])
         claim = self.ask({"do": "try", "key": laid["key"], "inputs": laid["inputs"]}, TryClaim)
         if claim.unjoined:
             raise stream_fault(case, claim.reason)
@@ -374,6 +371,71 @@ class Trial:
         if not told["ok"]:
             evidence = Evidence(kind="state_mutation", what=told["note"], instead=_INSTEAD["state_mutation"])
             raise CandidateFault(Outcome.MUTATED, told["note"], [evidence])
+
+
+class _Calls:
+    """The calls of a plan in order. The judge lays them out, at most two ahead of what it has judged; the next one is
+    posted to the candidate before the judge is asked about the last one.
+    """
+
+    def __init__(self, trial: Trial, wanted: list[int]) -> None:
+        self.trial, self.judge = trial, trial.judge
+        self.rest = collections.deque(wanted)
+        self.laid: collections.deque[dict[str, Any]] = collections.deque()
+        self.ticket: tuple[int, int] | None = None
+        self.fault: CandidateFault | None = None
+        """That of the call that was to be posted: it counts when its turn comes."""
+        self._take(self.judge.ask("lay", lay=self._following(), drop=None))
+
+    def _following(self) -> list[int]:
+        return list(itertools.islice(self.rest, 2 - min(2, len(self.laid))))
+
+    def _take(self, answer: wire.Frame) -> None:
+        for laid in answer.body["laid"]:
+            self.laid.append(laid)
+            self.rest.popleft()
+
+    def next(self) -> int | None:
+        """The call that is to be looked at now."""
+        return self.laid[0]["seq"] if self.laid else None
+
+    def made(self) -> CallClaim:
+        """What the candidate says of it; raises its fault."""
+        laid, limits = self.laid[0], self.trial.settings.limits
+        if self.fault is not None:
+            raise self.fault
+        ticket, self.ticket = self.ticket or self._post(laid), None
+        timeout_s = limits.first_call_s if laid["seq"] < _FIRST_CALLS else limits.call_s
+        claim = self.trial.collect(ticket, "call", CallClaim, timeout_s=timeout_s)
+        probe = self.trial.plan["probes"][laid["seq"]]
+        self.trial.try_capture(laid, probe["case_id"] or "")
+        return claim
+
+    def judged(self, claim: CallClaim) -> dict[str, Any]:
+        """What the judge says of it, while the candidate makes the next one."""
+        seq = self.laid.popleft()["seq"]
+        if self.laid:
+            try:
+                self.ticket = self._post(self.laid[0])
+            except CandidateFault as fault:
+                self.fault = fault
+        described = [o.model_dump(exclude_none=True) for o in claim.outputs]
+        answer = self.judge.ask(
+            "step", i=seq, outputs=described, aliases=claim.aliases, earlier=claim.earlier, lay=self._following()
+        )
+        self._take(answer)
+        told: dict[str, Any] = answer.body["told"]
+        return told
+
+    def left_out(self) -> None:
+        """It raised, as it may."""
+        self.fault = None
+        seq = self.laid.popleft()["seq"]
+        self._take(self.judge.ask("lay", lay=self._following(), drop=seq))
+
+    def _post(self, laid: dict[str, Any]) -> tuple[int, int]:
+        self.trial.make(laid["key"])
+        return self.trial.post({"do": "call", **laid})
 
 
 _INSTEAD = {

@@ -1,7 +1,12 @@
-"""The judge's part in the calls of the plan: their inputs, where their outputs go, and whether these are right."""
+"""The judge's part in the calls of the plan: their inputs, where their outputs go, and whether these are right.
+
+Calls lie in two regions of the arena in turn, so that the inputs of the next call are there while one is made, and one
+can be judged while the next is made. Calls that relate to an earlier one lie in the region of that one.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +26,27 @@ SHIFT = 64 << 10
 """Calls that relate to an earlier one lie up to so many bytes from where that one lay."""
 
 
-class CallDesk:
-    """Lays out and judges one call after another."""
+@dataclass(frozen=True)
+class Laid:
+    """A call whose inputs are in the arena, and that has not been judged."""
 
-    def __init__(self, job: Job) -> None:
+    call: Call
+    given: dict[str, Tensor]
+    places: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    again: list[dict[str, Any]]
+    gaps: dict[str, tuple[dict[str, Any], Tensor]]
+
+
+class CallDesk:
+    """Lays out calls and judges them, in the order of the plan. ``room``: bytes that one of them needs at most."""
+
+    def __init__(self, job: Job, room: int) -> None:
         self.job = job
-        self.starts: dict[int, int] = {}
-        self.given: dict[str, Tensor] = {}
-        self.laid: dict[str, Any] = {}
+        self.region = SHIFT + room
+        self.starts: dict[int, tuple[int, int]] = {}
+        """Region of each call, and how far into it."""
+        self.laid: dict[int, Laid] = {}
         self.outputs: dict[int, list[Tensor]] = {}
         self.stable: dict[int, list[int]] = {}
         self.small: dict[tuple[int, int], Tensor] = {}
@@ -39,19 +57,29 @@ class CallDesk:
         tensor = self.job.arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
         return tensor[..., : place["width"]] if place.get("width") else tensor
 
+    def lay_free(self, following: list[int]) -> list[dict[str, Any]]:
+        """Lay out the first of these calls, as far as their regions hold no call that has to be judged yet."""
+        laid = []
+        for i in following:
+            if self._region(i) in [self.starts[n][0] for n in self.laid]:
+                break
+            laid.append(self.lay(i))
+        return laid
+
+    def drop(self, i: int) -> None:
+        """A call that was laid out will not be judged."""
+        del self.laid[i]
+
     def lay(self, i: int) -> dict[str, Any]:
-        """Write the inputs of call ``i`` into the arena and say where they and the outputs lie."""
+        """Write the inputs of call ``i`` into the arena and say where they and the outputs lie.
+
+        The call before it may have to be judged yet, but no call that lies in the same region.
+        """
         probe = self.job.probes[i]
         call = inputs.call_of(self.job.task, probe)
         values = inputs.materialise(self.job.task, self.job.probes, i, self.job.oracle.make_inputs, self.job.device)
-        if probe.placement == "same" and probe.base is not None:
-            shift = self.starts[probe.base]
-        elif probe.base is not None:
-            shift = self.job.rng.randrange(1, SHIFT // 256) * 256
-        else:
-            shift = 0
-        self.starts[i] = shift
-        cursor = Cursor(self.job.probe_start + shift)
+        region, shift = self.starts[i] = self._region(i), self._shift(i)
+        cursor = Cursor(self.job.probe_start + region * self.region + shift)
         places = []
         gaps: dict[str, tuple[dict[str, Any], Tensor]] = {}
         for name, tensor in values.items():
@@ -77,17 +105,38 @@ class CallDesk:
             self.job.arena.tensor(at, (size,), torch.uint8).fill_(0xFF)
             outputs.append({"name": name, "at": at, "bytes": size})
         again = []
-        for number in self.stable.get(i - 1, []):
-            kept = self.outputs[i - 1][number]
-            size = kept.numel() * kept.element_size()
-            if size and size <= RECHECK_BYTES // max(1, len(self.stable[i - 1])):
+        before = self._sizes_before(i)
+        for number, size in enumerate(before):
+            if size and size <= RECHECK_BYTES // len(before):
                 again.append({"seq": i - 1, "output": number, "at": cursor.take(size), "bytes": size})
         again += self.again(1, cursor)
         if self.job.device.type == "cuda":
             torch.cuda.synchronize()
-        self.given = values
-        self.laid = {"i": i, "call": call, "places": places, "outputs": outputs, "again": again, "gaps": gaps}
+        self.laid[i] = Laid(call, values, places, outputs, again, gaps)
         return {"key": self.job.keys[i], "seq": i, "inputs": places, "outputs": outputs, "again": again}
+
+    def _region(self, i: int) -> int:
+        base = self.job.probes[i].base
+        if base in self.starts:
+            return self.starts[base][0]
+        latest = next(reversed(self.starts.values()), None)
+        return 0 if latest is None else 1 - latest[0]
+
+    def _shift(self, i: int) -> int:
+        """How far into its region a call lies."""
+        probe = self.job.probes[i]
+        if probe.base is None:
+            return 0
+        if probe.placement == "same" and probe.base in self.starts:
+            return self.starts[probe.base][1]
+        return self.job.rng.randrange(1, SHIFT // 256) * 256
+
+    def _sizes_before(self, i: int) -> list[int]:
+        """Bytes of the outputs of the call before this one, if it is made: it may not have been judged yet."""
+        before = self.laid.get(i - 1)
+        if before is not None:
+            return [o["bytes"] for o in before.outputs]
+        return [kept.numel() * kept.element_size() for kept in self.outputs.get(i - 1, [])]
 
     def again(self, count: int, cursor: Cursor) -> list[dict[str, Any]]:
         """Places for up to ``count`` outputs of earlier calls, drawn from those that the runner has kept."""
@@ -102,7 +151,8 @@ class CallDesk:
         self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]
     ) -> dict[str, Any]:
         """Compare what call ``i`` left in the arena. ``described``: the candidate's own words on its outputs."""
-        probe, call = self.job.probes[i], self.laid["call"]
+        probe, laid = self.job.probes[i], self.laid.pop(i)
+        call, given = laid.call, laid.given
         form = self.job.task["entries"][call.entry]["forms"][call.form]
         names = list(form["outputs"])
         problem = self._structure(call, described, names)
@@ -110,29 +160,29 @@ class CallDesk:
             return problem
         got = {
             o["name"]: self.job.arena.tensor(o["at"], layout[0], layout[1]).clone()
-            for o, layout in zip(self.laid["outputs"], output_layout(self.job.task, call).values(), strict=True)
+            for o, layout in zip(laid.outputs, output_layout(self.job.task, call).values(), strict=True)
         }
-        after = {p["name"]: self._view(p).clone() for p in self.laid["places"]}
-        expected = self.job.standard.references(call, self.job.keys[i], self.given)
+        after = {p["name"]: self._view(p).clone() for p in laid.places}
+        expected = self.job.standard.references(call, self.job.keys[i], given)
         rules = self.job.standard.rules(call, probe.generic)
-        judged = compare.judge_call(got, expected, rules, before=self.given, after=after, mutates=dict(form["mutates"]))
+        judged = compare.judge_call(got, expected, rules, before=given, after=after, mutates=dict(form["mutates"]))
         wrong = [j for j in judged if not j.ok]
         note = ""
         baseline_ratio = None
         if probe.case_id is not None or wrong:
-            baseline = self.job.standard.of_baseline(call, self.job.keys[i], self.given, expected, rules)
+            baseline = self.job.standard.of_baseline(call, self.job.keys[i], given, expected, rules)
             if baseline is not None:
                 baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
                 wrong, note = self.job.standard.beside(judged, baseline, {**after, **got}, expected, rules)
-        between = self._between_rows()
+        between = self._between_rows(laid)
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
-        again = self.recheck(self.laid["again"])
+        again = self.recheck(laid.again)
         if earlier and not again:
             again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
         if again and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": again, "kind": "output_alias"}
-        alias = self.alias(aliases, names, form, [p["name"] for p in self.laid["places"]])
+        alias = self.alias(aliases, names, form, [p["name"] for p in laid.places])
         if alias and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": alias, "kind": "output_alias"}
         self._remember(i, list(got.values()), aliases)
@@ -173,9 +223,9 @@ class CallDesk:
                 return {"ok": False, "outcome": outcome, "note": said, "output": name, "kind": "lazy_output"}
         return None
 
-    def _between_rows(self) -> str:
+    def _between_rows(self, laid: Laid) -> str:
         """What was written where a strided argument has no elements."""
-        for name, (place, stored) in self.laid["gaps"].items():
+        for name, (place, stored) in laid.gaps.items():
             now = self.job.arena.tensor(place["at"], tuple(stored.shape), stored.dtype)[..., place["width"] :]
             if not compare.same_bits(now, stored[..., place["width"] :]):
                 return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
@@ -184,8 +234,11 @@ class CallDesk:
     def recheck(self, places: list[dict[str, Any]]) -> str:
         """Whether an output of an earlier call, copied to ``places`` just now, is no longer what it was."""
         for a in places:
-            small = self.small.get((a["seq"], a["output"]))
-            kept = self.outputs[a["seq"]][a["output"]] if small is None else small
+            kept = self.small.get((a["seq"], a["output"]))
+            if kept is None:
+                if a["output"] not in self.stable.get(a["seq"], []):
+                    continue  # it lies in an argument, which is another call's now, or that call failed
+                kept = self.outputs[a["seq"]][a["output"]]
             now = self.job.arena.tensor(a["at"], tuple(kept.shape), kept.dtype)
             if not compare.same_bits(now, kept):
                 return "an output of an earlier call changed when forward was called again: outputs share memory"

@@ -136,7 +136,7 @@ class Job:
         self.probe_start = cursor.offset
         self.held = HoldDesk(self, body.get("brief", False))
         room = max([self._room(i) for i in range(len(self.probes))] + [self.held.room()])
-        self.arena: Arena = create_arena(self.probe_start + SHIFT + room, device)
+        self.arena: Arena = create_arena(self.probe_start + 2 * (SHIFT + room), device)
         # The baseline takes its weights from memory that the candidate can't reach.
         self.private: Arena = create_arena(max(self.probe_start, 1), device)
         for key, recipe in self.modules.items():
@@ -146,7 +146,7 @@ class Job:
                     tensor.copy_(self.states[key][name])
         self.runner.arenas["main"] = self.private
         self.rng = random.Random(self.seed ^ 0x5EED)
-        self.calls = CallDesk(self)
+        self.calls = CallDesk(self, room)
         self.weights: dict[str, Any] = {}
         self.timing = TimingDesk(self, ceilings)
 
@@ -269,12 +269,13 @@ class Job:
 
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
-        if do == "probe":
-            return self.calls.lay(body["i"])
+        if do == "lay":
+            if body["drop"] is not None:
+                self.calls.drop(body["drop"])
+            return {"laid": self.calls.lay_free(body["lay"])}
         if do == "step":
             told = self.calls.judge(body["i"], body["outputs"], body["aliases"], body["earlier"])
-            following = self.calls.lay(body["i"] + 1) if told["ok"] and body["i"] + 1 < len(self.probes) else None
-            return {"told": told, "laid": following}
+            return {"told": told, "laid": self.calls.lay_free(body["lay"])}
         if do == "hold":
             return self.held.lay(body["number"], body["calls"])
         if do == "judge_hold":

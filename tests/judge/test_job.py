@@ -181,7 +181,7 @@ def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
     laid = court.job.calls.lay(0)
     for place in laid["outputs"]:
         assert bool((court.job.arena.tensor(place["at"], (place["bytes"],), torch.uint8) == 0xFF).all())
-    call = court.job.calls.laid["call"]
+    call = court.job.calls.laid[0].call
     said = {"shape": list(call.shapes["x"]), "dtype": str(call.dtype)[6:], "device": "cpu", "copied": True}
     told = court.job.calls.judge(0, [said], [], [])
     assert (told["ok"], told["outcome"]) == (False, "NON_FINITE")
@@ -597,7 +597,7 @@ def test_jobs_leave_nothing_behind() -> None:
 def test_questions_outside_a_job() -> None:
     judge = Judge(CPU)
     with pytest.raises(RuntimeError, match="outside a job"):
-        judge.handle({"do": "probe", "i": 0})
+        judge.handle({"do": "lay", "lay": [0], "drop": None})
     assert judge.handle({"do": "memory"}) == {"free": 0, "total": 0}
     assert judge.handle({"do": "machine"}) == {
         "bandwidth_bytes_s": None,

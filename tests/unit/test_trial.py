@@ -681,3 +681,93 @@ def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
     assert first.startswith("calling forward many times raised ValueError: no (line 3: x); the call: ")
     assert "(hidden=96, bfloat16)" in first
     assert rest == ["Traceback ..."]
+
+
+class PlanJudge:
+    """Lays out calls that may lie in one of two regions, and writes down when it is asked what."""
+
+    desk = SimpleNamespace(cpu=True)
+
+    def __init__(self, story: list[str], related: dict[int, int]) -> None:
+        self.story, self.related = story, related
+        self.region: dict[int, int] = {}
+        self.waiting: list[int] = []
+        self.latest = 1
+
+    def ask(self, do: str, **body: Any) -> Any:
+        if do == "step":
+            self.story.append(f"judge {body['i']}")
+            self.waiting.remove(body["i"])
+        elif do == "lay" and body["drop"] is not None:
+            self.waiting.remove(body["drop"])
+        laid = []
+        for i in body.get("lay", []):
+            region = self.region[self.related[i]] if i in self.related else 1 - self.latest
+            if region in [self.region[n] for n in self.waiting]:
+                break
+            self.region[i] = self.latest = region
+            self.waiting.append(i)
+            laid.append({"seq": i, "key": "k"})
+        return SimpleNamespace(body={"laid": laid, "told": {"ok": True}, "places": {}})
+
+
+def of_plan(calls: int, may_raise: tuple[int, ...] = ()) -> dict[str, Any]:
+    probe = {"case_id": None, "dims": {}, "dtype": "float32", "unless": None, "gating": True, "why": "a call"}
+    return {
+        "probes": [probe | {"may_raise": i in may_raise} for i in range(calls)],
+        "modules": [{"key": "k"}],
+        "holds": [],
+    }
+
+
+def calls_of(story: list[str], fails: dict[int, dict[str, Any]]) -> Play:
+    def play(stage: Stage) -> None:
+        if stage.body["do"] == "call":
+            seq = stage.body["seq"]
+            story.append(f"call {seq}")
+            if seq in fails:
+                stage.say({"exception": fails[seq]}, kind=wire.ERROR)
+            else:
+                stage.say({"outputs": [], "aliases": [], "earlier": []})
+        else:
+            stage.say({"findings": []} if stage.body["do"] == "checkpoint" else {})
+
+    return play
+
+
+def told_of(trial: Make, calls: int, related: dict[int, int], fails: dict[int, dict[str, Any]]) -> list[str]:
+    story: list[str] = []
+    made = trial(calls_of(story, fails))
+    made.judge = PlanJudge(story, related)  # type: ignore[assignment]
+    made.plan = of_plan(calls, may_raise=tuple(fails))
+    made.correctness({}, lambda doing, share: None)
+    return story
+
+
+def test_a_call_is_made_while_the_one_before_it_is_judged(trial: Make) -> None:
+    story = told_of(trial, 6, {}, {})
+    assert [word for word in story if word.startswith("call")] == [f"call {i}" for i in range(6)]
+    assert [word for word in story if word.startswith("judge")] == [f"judge {i}" for i in range(6)]
+
+
+def test_a_related_call_waits_until_the_earlier_one_is_judged(trial: Make) -> None:
+    story = told_of(trial, 6, {2: 1, 3: 1}, {})
+    for i in (2, 3):
+        assert story.index(f"judge {i - 1}") < story.index(f"call {i}")
+
+
+def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
+    story = told_of(trial, 4, {2: 1}, {1: exception()})
+    assert [word for word in story if word.startswith("judge")] == ["judge 0", "judge 2", "judge 3"]
+    assert "call 2" in story
+
+
+def test_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
+    story: list[str] = []
+    made = trial(calls_of([], {}))
+    made.judge = PlanJudge(story, {2: 1})  # type: ignore[assignment]
+    made.plan = of_plan(4)
+    real = made.post
+    made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
+    made.correctness({}, lambda doing, share: None)
+    assert story == ["post 0", "post 1", "judge 0", "judge 1", "post 2", "post 3", "judge 2", "judge 3"]
