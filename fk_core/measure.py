@@ -123,7 +123,9 @@ class Stopwatch:
         t = self.t
         frame = self.judge.ask("timing", case=case.id, layouts=t.layouts, batch_us=t.batch_us, most=t.calls)
         order = frame.body["order"]
-        layouts = max(3, t.layouts // 2) if order["block"] > _LARGE_BYTES else t.layouts
+        layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
+        if order["block"] > _LARGE_BYTES:
+            layouts = t.large_layouts
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
         baseline = self.judge.ask("time", case=case.id, **self._captures(seeds)).body
         layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]

@@ -34,14 +34,19 @@ class Timing:
     budget_max_s: float = 0.30
     min_rounds: int = 8
     step_rounds: int = 4
+    calls: int = 80
+    """Calls of a batch, at most: what a batch is off by as a whole weighs the less, the more calls it has."""
     layouts: int = 12
-    """Captures a case and side; each round uses the next."""
-    plain_layouts: int = 4
+    """Captures a case and side, at most; each round uses the next."""
+    least_layouts: int = 8
+    captured_calls: int = 640
+    """Of all captures of a case and side together, unless that makes fewer than the least layouts."""
+    large_layouts: int = 6
+    """Captures of a case whose inputs take more than ``measure._LARGE_BYTES``."""
+    plain_layouts: int = 3
     """How many of them are captured without gates, too."""
-    calls: int = 40
-    """Calls of a batch, at most."""
     prefix: int = 0
-    """Calls of a batch before its first event, at most. Above 0 is not measured yet."""
+    """Calls of a batch before its first event, at most. They take nothing of the bias away (docs/measurements.md)."""
     trim: float = 0.2
     witness: float = 0.01
     default_floor: float = 0.003

@@ -172,9 +172,18 @@ def test_large_cases_get_fewer_layouts(bench: Make) -> None:
     made.judge.block = 64 << 20
     (found,) = made.run()
     seeds = next(a["seeds"] for a in made.trial.process.asked if a["do"] == "time")
-    assert len(seeds) == made.t.layouts // 2
+    assert len(seeds) == made.t.large_layouts < made.t.layouts
     assert found.estimate is not None
     assert found.estimate.layouts <= len(seeds)
+
+
+@pytest.mark.parametrize(("calls", "layouts"), [(2, 12), (40, 12), (64, 10), (80, 8), (200, 8)])
+def test_long_batches_get_fewer_layouts(bench: Make, calls: int, layouts: int) -> None:
+    made = bench()
+    made.judge.calls = calls
+    made.run()
+    seeds = next(a["seeds"] for a in made.trial.process.asked if a["do"] == "time")
+    assert len(seeds) == layouts
 
 
 def test_descriptors_are_closed(bench: Make) -> None:

@@ -726,7 +726,7 @@ def calls_of(story: list[str], fails: dict[int, dict[str, Any]]) -> Play:
             seq = stage.body["seq"]
             story.append(f"call {seq}")
             if seq in fails:
-                stage.say({"exception": fails[seq]}, kind=wire.ERROR)
+                stage.say(fails[seq], kind=wire.ERROR)
             else:
                 stage.say({"outputs": [], "aliases": [], "earlier": []})
         else:

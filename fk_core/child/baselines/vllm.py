@@ -58,12 +58,12 @@ def _load(operator: str) -> None:
     """
     import torch
 
+    if hasattr(torch.ops._C, operator):
+        return
     found = importlib.util.find_spec("vllm")
     folders = list(found.submodule_search_locations or []) if found else []
     files = sorted(path for folder in folders for path in Path(folder).glob("_C*.so"))
     for path in files:
-        if hasattr(torch.ops._C, operator):
-            return
         try:
             torch.ops.load_library(path)
         except OSError as error:
