@@ -54,7 +54,7 @@ def _problems(spec: TaskSpec) -> Iterator[Problem]:
             seen[case.id] = i
     for name, entry in spec.entries.items():
         for form_name, form in entry.forms.items():
-            yield from _leading(spec, entry, f"entries.{name}.forms.{form_name}", form)
+            yield from _leading(spec, name, f"entries.{name}.forms.{form_name}", form)
     for i, case in enumerate(spec.cpu_cases):
         rows = _rows(spec, case)
         if rows > MAX_CPU_ROWS:
@@ -137,14 +137,18 @@ def _form(spec: TaskSpec, entry: Entry, key: str, form: Form) -> Iterator[Proble
         yield from _formula(f"{key}.{which}", getattr(form, which), names | {"itemsize"})
 
 
-def _leading(spec: TaskSpec, entry: Entry, key: str, form: Form) -> Iterator[Problem]:
-    if form.leading:
-        shapes = {a: spec.tensors[a].shape for a in form.arguments if a in spec.tensors}
-        shapes |= {name: output.shape for name, output in form.outputs.items()}
+def _leading(spec: TaskSpec, entry: str, key: str, form: Form) -> Iterator[Problem]:
+    shapes = {a: spec.tensors[a].shape for a in form.arguments if a in spec.tensors}
+    shapes |= {name: output.shape for name, output in form.outputs.items()}
+    for word, side in (("leading", form.leading), ("rows", form.rows)):
+        if not side:
+            continue
         for name, shape in shapes.items():
-            if shape[0] != form.leading or any(form.leading in formulas.names(side) for side in shape[1:]):
-                yield f"{key}.leading", f"{form.leading!r} must be the first side of {name} and in no other: {shape}"
-    if unknown := sorted(set(form.leading_init) - {parameter.name for parameter in entry.init}):
+            if shape[:1] != [side] or any(side in formulas.names(other) for other in shape[1:]):
+                yield f"{key}.{word}", f"{side!r} must be the first side of {name} and in no other: {shape}"
+        if side in spec.init_of.get(entry, {}).values():
+            yield f"{key}.{word}", f"{side!r} decides an argument of __init__, so it is no number of rows"
+    if unknown := sorted(set(form.leading_init) - {parameter.name for parameter in spec.entries[entry].init}):
         yield f"{key}.leading_init", f"{', '.join(unknown)}: no such argument of __init__"
 
 

@@ -185,6 +185,21 @@ def poison(arena: Arena, offset: int, size: int) -> None:
         arena.tensor(offset, (size,), torch.uint8).fill_(0xFF)
 
 
+def spaced(
+    arena: Arena, offset: int, step: int, count: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """``count`` contiguous tensors that begin ``step`` bytes apart, as one of shape [count, *shape].
+
+    On a GPU one operation on all of them costs as much as one on each.
+    """
+    size = prod(shape) * dtype.itemsize
+    if not size or not count:
+        return arena.tensor(offset, (count, *shape), dtype)
+    span = ((count - 1) * step + size) // dtype.itemsize
+    inner = [prod(shape[side + 1 :]) for side in range(len(shape))]
+    return arena.tensor(offset, (span,), dtype).as_strided((count, *shape), (step // dtype.itemsize, *inner))
+
+
 class Cursor:
     """Hands out consecutive aligned places in an arena."""
 

@@ -7,7 +7,7 @@ records of the parent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -69,6 +69,21 @@ def make_call(
     shapes = {name: _split(task["tensors"][name]["shape"], dims, spec["leading"], sides) for name in arguments}
     full = {**init_defaults(task["entries"][entry]["init"]), **init}
     return Call(entry, form, arguments, dict(dims), full, DTYPES[dtype], shapes, distribution, level, sides)
+
+
+def stacked(task: Mapping[str, Any], call: Call, count: int) -> Call | None:
+    """``count`` calls like ``call`` as one of ``count`` times as many rows, those of the first call first.
+
+    None where the task does not say that rows are independent of each other.
+    """
+    spec = task["entries"][call.entry]["forms"][call.form]
+    rows = spec["rows"]
+    if not rows and all(call.init[name] == value for name, value in spec["leading_init"].items()):
+        rows = spec["leading"]
+    if not rows or call.leading:
+        return None
+    shapes = {name: (count * shape[0], *shape[1:]) for name, shape in call.shapes.items()}
+    return replace(call, dims={**call.dims, rows: count * call.dims[rows]}, shapes=shapes)
 
 
 def _split(shape: Sequence[str], dims: Mapping[str, int], name: str, leading: tuple[int, ...]) -> tuple[int, ...]:

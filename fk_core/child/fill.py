@@ -2,50 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fk_core.child.calls import Call
+from fk_core.child.calls import Call, stacked
 from fk_core.child.distributions import Drawer, draw, generator
 
 MakeInputs = Callable[[Call, Callable[[str], Tensor]], dict[str, Tensor]]
 _LEAST_POOL = 4096
+_GROUP_BYTES = 32 << 20
+"""Of arguments drawn at once: more would take no fewer operations worth counting, and more memory for a while."""
 
 
 class Fill:
-    """Values of any slot, made anew when asked for: all follow from ``seed``.
+    """Values of any of ``slots`` slots, made anew when asked for: all follow from ``seed``.
 
+    Where rows are independent, slots are drawn as ``group`` neighbours at once, as one call of so many more rows.
     On a CPU, where drawing costs more than many an operator, values are windows at random offsets of one drawn pool,
     times a random factor: no two slots hold the same values, and every fill has another pool.
     """
 
-    def __init__(self, call: Call, make_inputs: MakeInputs, seed: int, device: torch.device) -> None:
-        self.call, self.make_inputs, self.seed, self.device = call, make_inputs, seed, device
+    def __init__(
+        self,
+        task: Mapping[str, Any],
+        call: Call,
+        slots: int,
+        make_inputs: MakeInputs,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.call, self.slots, self.make_inputs, self.seed, self.device = call, slots, make_inputs, seed, device
         self._pools: dict[int, Tensor] = {}
+        size = sum(prod(shape) for shape in call.shapes.values()) * call.dtype.itemsize
+        fits = 1 if self._windows else max(1, min(slots, _GROUP_BYTES // size))
+        several = stacked(task, call, fits)
+        self.group, self._drawn = (1, call) if several is None else (fits, several)
         if self._windows:
             for shape in call.shapes.values():
                 self._pool(prod(shape))
 
     def slot(self, number: int) -> dict[str, Tensor]:
         """The arguments of one slot, each contiguous."""
-        call = self.call
-        if not self._windows:
-            source = generator(self.seed + 1 + number, self.device)
-            return self.make_inputs(call, Drawer("normal", call.shapes, call.dtype, source))
+        if self._windows:
+            return self._window(number)
+        within = number % self.group
+        return {name: values[within].contiguous() for name, values in self.neighbours(number - within).items()}
 
+    def neighbours(self, first: int) -> dict[str, Tensor]:
+        """The arguments of the ``group`` slots from ``first`` on, or of those that are left, each [slots, *shape].
+
+        ``first`` is a multiple of ``group``.
+        """
+        if self._windows:
+            return {name: values.unsqueeze(0) for name, values in self._window(first).items()}
+        call, shapes = self._drawn, self.call.shapes
+        source = generator(self.seed + 1 + first, self.device)
+        made = self.make_inputs(call, Drawer("normal", call.shapes, call.dtype, source))
+        return {name: made[name].reshape(self.group, *shapes[name])[: self.slots - first] for name in made}
+
+    def _window(self, number: int) -> dict[str, Tensor]:
         def window(name: str) -> Tensor:
-            shape = call.shapes[name]
+            shape = self.call.shapes[name]
             count = prod(shape)
             pool = self._pool(count)
             start = _hash(self.seed, number, name) % (pool.numel() - count + 1)
             factor = 0.5 + _hash(self.seed, number, f"{name} factor") / 2**64
             return pool[start : start + count].view(shape) * factor
 
-        return {name: tensor.contiguous() for name, tensor in self.make_inputs(call, window).items()}
+        return {name: tensor.contiguous() for name, tensor in self.make_inputs(self.call, window).items()}
 
     @property
     def _windows(self) -> bool:

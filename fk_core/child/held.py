@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fk_core.child import compare, inputs
-from fk_core.child.arena import Cursor
-from fk_core.child.calls import DTYPES, Call, output_layout
+from fk_core.child.arena import Cursor, spaced
+from fk_core.child.calls import DTYPES, Call, output_layout, stacked
 from fk_core.child.probes import Probe
 from fk_core.child.runner import KEEP_BYTES
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST_CALLS = 128
 MOST_BYTES = 256 << 20
 """Of inputs and outputs of ``MOST_CALLS`` calls: larger shapes are not held."""
+AT_ONCE = {"cpu": 1 << 20, "cuda": 32 << 20}
+"""Bytes of inputs and outputs that are judged as one call: what a core's cache holds, or what fp64 copies may take."""
 AGAIN = 8
 """Outputs of single calls made long before that are looked at once more."""
 
@@ -34,7 +36,8 @@ class HoldDesk:
     def __init__(self, job: Job, brief: bool) -> None:
         self.job = job
         self.shapes = [] if brief else self._smallest()
-        self.given: list[dict[str, Tensor]] = []
+        self.given: dict[str, Tensor] = {}
+        """Arguments of all calls, each [calls, *shape]."""
         self.laid: dict[str, Any] = {}
 
     def room(self) -> int:
@@ -88,33 +91,42 @@ class HoldDesk:
             raise ValueError(f"{calls} calls; 2 to {MOST_CALLS} can be held")
         job, call = self.job, inputs.call_of(self.job.task, probe)
         step, cursor = self._step(call), Cursor(job.probe_start)
-        source = inputs.generator(job.rng.getrandbits(63), job.device)
-        self.given = [
-            job.oracle.make_inputs(call, inputs.Drawer("normal", call.shapes, call.dtype, source)) for _ in range(calls)
-        ]
+        self.given = self._draw(call, calls)
         places = []
-        for name, tensor in self.given[0].items():
-            at = cursor.take(tensor.numel() * tensor.element_size())
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            places.append({"name": name, "at": at, "shape": list(tensor.shape), "dtype": dtype})
-            for n, values in enumerate(self.given):
-                job.arena.tensor(at + n * step, tuple(tensor.shape), tensor.dtype).copy_(values[name])
+        for name, values in self.given.items():
+            shape = tuple(values.shape[1:])
+            at = cursor.take(prod(shape) * values.element_size())
+            dtype = str(values.dtype).removeprefix("torch.")
+            places.append({"name": name, "at": at, "shape": list(shape), "dtype": dtype})
+            spaced(job.arena, at, step, calls, shape, values.dtype).copy_(values)
         outputs = []
         for name, (shape, dtype) in output_layout(job.task, call).items():
             size = prod(shape) * dtype.itemsize
             at = cursor.take(size)
             outputs.append({"name": name, "at": at, "bytes": size})
-            for n in range(calls):
-                job.arena.tensor(at + n * step, (size,), torch.uint8).fill_(0xFF)
+            spaced(job.arena, at, step, calls, (size,), torch.uint8).fill_(0xFF)
         cursor = Cursor(job.probe_start + calls * step)
         again = job.calls.again(AGAIN, cursor)
         if job.device.type == "cuda":
             torch.cuda.synchronize()
-        self.laid = {"call": call, "key": job.keys[index], "step": step, "places": places, "outputs": outputs}
-        self.laid |= {"again": again}
+        self.laid = {"call": call, "calls": calls, "key": job.keys[index], "step": step}
+        self.laid |= {"places": places, "outputs": outputs, "again": again}
         return {
             "key": job.keys[index], "calls": calls, "step": step, "inputs": places, "outputs": outputs, "again": again,
         }  # fmt: skip
+
+    def _draw(self, call: Call, calls: int) -> dict[str, Tensor]:
+        """Values of their own for each call."""
+        source = inputs.generator(self.job.rng.getrandbits(63), self.job.device)
+
+        def drawn(one: Call) -> dict[str, Tensor]:
+            return self.job.oracle.make_inputs(one, inputs.Drawer("normal", one.shapes, one.dtype, source))
+
+        whole = stacked(self.job.task, call, calls)
+        if whole is not None:
+            return {name: values.reshape(calls, *call.shapes[name]) for name, values in drawn(whole).items()}
+        each = [drawn(call) for _ in range(calls)]
+        return {name: torch.stack([values[name] for values in each]) for name in call.arguments}
 
     def judge(self, shared: list[list[int]]) -> dict[str, Any]:
         """Compare all outputs with the oracle. ``shared``: pairs of calls whose memory the candidate says is the same.
@@ -122,16 +134,24 @@ class HoldDesk:
         The calls were all made when the bytes were copied, so an output that is wrong now was overwritten, or wrong.
         """
         job, call = self.job, self.laid["call"]
-        inputs_of, self.given = self.given, []
-        count = len(inputs_of)
-        made = [self._outputs(n) for n in range(count)]
-        for n, given in enumerate(inputs_of):
-            after = {
-                p["name"]: self._place(p["at"], n, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in self.laid["places"]
-            }
-            wrong = job.standard.first_wrong(call, self.laid["key"], given, made[n], after)
-            if wrong is not None:
-                return self._wrong(n, wrong, made)
+        given, self.given = self.given, {}
+        count = self.laid["calls"]
+        layout = output_layout(job.task, call)
+        # Read once: what is judged as one call is what is judged call by call.
+        made = {o["name"]: self._copied(o["at"], count, *layout[o["name"]]) for o in self.laid["outputs"]}
+        after = {
+            p["name"]: self._copied(p["at"], count, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in self.laid["places"]
+        }
+        group = max(1, AT_ONCE[job.device.type] // self.laid["step"])
+        for first in range(0, count, group):
+            calls = range(first, min(first + group, count))
+            if self._right_as_one(calls, given, made, after):
+                continue
+            for n in calls:
+                one = [{name: t[n] for name, t in tensors.items()} for tensors in (given, made, after)]
+                wrong = job.standard.first_wrong(call, self.laid["key"], *one)
+                if wrong is not None:
+                    return self._wrong(n, wrong, made)
         changed = job.calls.recheck(self.laid["again"])
         job.calls.small.clear()  # the runner has let go of them
         if changed:
@@ -141,18 +161,26 @@ class HoldDesk:
             return _aliased(f"outputs of calls {pairs[0][0] + 1} and {pairs[0][1] + 1} of {count} share memory")
         return {"ok": True}
 
-    def _outputs(self, n: int) -> dict[str, Tensor | None]:
-        layout = output_layout(self.job.task, self.laid["call"])
-        return {o["name"]: self._place(o["at"], n, *layout[o["name"]]) for o in self.laid["outputs"]}
+    def _right_as_one(self, calls: range, *tensors: dict[str, Tensor]) -> bool:
+        """Whether these calls can be judged as one and are right. If not, the calls one by one say what is wrong, and
+        which of it the baseline's own errors excuse.
+        """
+        whole = stacked(self.job.task, self.laid["call"], len(calls))
+        if whole is None:
+            return False
+        part = slice(calls.start, calls.stop)
+        given, made, after = ({name: t[part].flatten(0, 1) for name, t in each.items()} for each in tensors)
+        return self.job.standard.all_right(whole, self.laid["key"], given, made, after)
 
-    def _place(self, at: int, n: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return self.job.arena.tensor(at + n * self.laid["step"], shape, dtype)
+    def _copied(self, at: int, count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        there = spaced(self.job.arena, at, self.laid["step"], count, shape, dtype)
+        return there.clone(memory_format=torch.contiguous_format)
 
-    def _wrong(self, n: int, wrong: compare.Judgement, made: list[dict[str, Tensor | None]]) -> dict[str, Any]:
-        count, mine = len(made), made[n].get(wrong.name)
-        for other, outputs in enumerate(made):
-            theirs = outputs.get(wrong.name)
-            if other != n and mine is not None and theirs is not None and compare.same_bits(mine, theirs):
+    def _wrong(self, n: int, wrong: compare.Judgement, made: dict[str, Tensor]) -> dict[str, Any]:
+        outputs = made[wrong.name].unbind() if wrong.name in made else ()
+        count = self.laid["calls"]
+        for other, theirs in enumerate(outputs):
+            if other != n and compare.same_bits(outputs[n], theirs):
                 said = f"outputs of calls {n + 1} and {other + 1} of {count} hold the same bits for other inputs"
                 return _aliased(f"{said}: a later call wrote into the memory of an earlier output", wrong.name)
         return {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fk_core.child import compare, kernels
-from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena, poison, write
+from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena, poison, spaced, write
 from fk_core.child.calls import Call, make_call, output_layout, state_shapes
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.fill import Fill
@@ -186,7 +186,8 @@ class TimingDesk:
         """New secret values for every slot, kept here until they are released."""
         case = self.cases[case_id]
         seed = self.job.rng.getrandbits(62)
-        case["fill"] = Fill(case["call"], self.job.oracle.make_inputs, seed, self.device)
+        slots, make_inputs = case["place"].calls, self.job.oracle.make_inputs
+        case["fill"] = Fill(self.job.task, case["call"], slots, make_inputs, seed, self.device)
         return {}
 
     def release(self, case_id: str, side: str, slots: list[int]) -> dict[str, Any]:
@@ -199,19 +200,35 @@ class TimingDesk:
                 write(arena, place.pristine + slot * place.block + argument["at"], values[argument["name"]])
             if results["block"]:
                 poison(arena, results["at"] + slot * results["block"], results["block"])
+        self._settle(len(slots) * (place.block + results["block"]))
+        return {}
+
+    def _settle(self, written: int) -> None:
+        """All that was written is there, and no nearer to the core of either side."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         else:
             # What was just written leaves this core's own cache, so that neither side finds its inputs nearer.
-            written = len(slots) * (place.block + results["block"])
             self.elsewhere[: max(_OWN_CACHE_BYTES // 4, 2 * written) // 4].sum()
-        return {}
 
     def refill(self, case_id: str) -> dict[str, Any]:
-        """New secret values for every slot, the same on both sides."""
+        """New secret values for every slot, the same on both sides, drawn once and written many at a time."""
         self.draw(case_id)
-        for side in ("theirs", "ours"):
-            self.release(case_id, side, list(range(self.cases[case_id]["place"].calls)))
+        case = self.cases[case_id]
+        arenas, fill = (case["theirs"], case["ours"]), case["fill"]
+        place, results = case["place"], case["order"]["results"]
+        for first in range(0, place.calls, fill.group):
+            start = place.pristine + first * place.block
+            values = fill.neighbours(first)
+            for argument in case["order"]["arguments"]:
+                made = values[argument["name"]]
+                for arena in arenas:
+                    at = start + argument["at"]
+                    spaced(arena, at, place.block, len(made), tuple(made.shape[1:]), made.dtype).copy_(made)
+        for arena in arenas:
+            if results["block"]:
+                poison(arena, results["at"], place.calls * results["block"])
+        self._settle(len(arenas) * place.calls * (place.block + results["block"]))
         return {}
 
     def audit(self, body: dict[str, Any]) -> dict[str, Any]:

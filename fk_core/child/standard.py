@@ -130,15 +130,31 @@ class Standard:
         arguments after the call, also the first of these.
         """
         expected, rules = self.references(call, key, given), self.rules(call, generic=False)
-        if after is None:
-            items = [compare.Item(name, got[name], *expected[name], rules[name]) for name in got]
-            judged = compare.judge_many(items)
-        else:
-            mutates = self.form(call)["mutates"]
-            judged = compare.judge_call(got, expected, rules, before=given, after=after, mutates=mutates)
+        judged = self._judge(call, given, got, after, expected, rules)
         wrong = [j for j in judged if not j.ok]
         if wrong:
             baseline = self.of_baseline(call, key, given, expected, rules)
             if baseline is not None:
                 wrong, _ = self.beside(judged, baseline, {**(after or {}), **got}, expected, rules)
         return wrong[0] if wrong else None
+
+    def all_right(
+        self, call: Call, key: str, given: dict[str, Tensor], got: Mapping[str, Tensor | None], after: Values
+    ) -> bool:
+        """Whether all outputs, and the arguments ``after`` the call, are right without any excuse."""
+        expected, rules = self.references(call, key, given), self.rules(call, generic=False)
+        return all(j.ok for j in self._judge(call, given, got, after, expected, rules))
+
+    def _judge(
+        self,
+        call: Call,
+        given: dict[str, Tensor],
+        got: Mapping[str, Tensor | None],
+        after: Values | None,
+        expected: dict[str, Reference],
+        rules: dict[str, compare.Rule],
+    ) -> list[compare.Judgement]:
+        if after is None:
+            return compare.judge_many([compare.Item(name, got[name], *expected[name], rules[name]) for name in got])
+        mutates = self.form(call)["mutates"]
+        return compare.judge_call(got, expected, rules, before=given, after=after, mutates=mutates)

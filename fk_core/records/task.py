@@ -56,6 +56,9 @@ class Form(Record):
     """The first dimension of arguments and outputs that stands for any number of leading ones; empty if it is one."""
     leading_init: dict[str, Any] = Field(default_factory=dict)
     """Arguments of ``__init__`` with which that holds: with others, more dimensions would mean something else."""
+    rows: str = ""
+    """The first dimension of arguments and outputs, where each row of the outputs follows from the same row of the
+    arguments alone, also for a form that has no ``leading``: the judge then looks at many calls as one."""
     mutates: dict[str, Literal["may", "must"]] = Field(default_factory=dict)
     bytes: str
     """Bytes that must move, as arithmetic over dimensions and ``itemsize``."""

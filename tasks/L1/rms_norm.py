@@ -39,6 +39,8 @@ TASK = {
                         "residual_out": {"shape": ["tokens", "hidden"], "aliases": ["residual"]},
                     },
                     "mutates": {"x": "may", "residual": "may"},
+                    # Engines pass two dimensions here, so there is no "leading".
+                    "rows": "tokens",
                     "bytes": "(4 * tokens * hidden + hidden) * itemsize",
                     "flops": "5 * tokens * hidden",
                     "suffix": "+res",

@@ -27,6 +27,8 @@ TASK = {
                     # Scores of attention are [batch, heads, queries, keys]. With dim=1 that would be over the heads.
                     "leading": "rows",
                     "leading_init": {"dim": -1},
+                    # With dim=1, too, x has two dimensions and dim is the last.
+                    "rows": "rows",
                     "bytes": "2 * rows * cols * itemsize",
                     "flops": "5 * rows * cols",
                 },

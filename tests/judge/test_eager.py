@@ -266,7 +266,7 @@ def filled(op: str, form: str, seed: int) -> Fill:
     case = case_of(CATALOG.get(op), form)
     task = CATALOG.get(op).model_dump(mode="json")
     call = make_call(task, entry=case.entry, form=form, dims=case.dims, init=case.init, dtype=case.dtype)
-    return Fill(call, lambda call, draw: {name: draw(name) for name in call.arguments}, seed, CPU)
+    return Fill(task, call, 20, lambda call, draw: {name: draw(name) for name in call.arguments}, seed, CPU)
 
 
 @pytest.mark.parametrize("which", WHICH)

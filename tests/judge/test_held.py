@@ -209,3 +209,139 @@ def test_a_ring_of_large_outputs_is_seen(sit: Sit) -> None:
     assert large, "no case of this operator has outputs that large: nothing is tested"
     told = court.hold(large[0], 72)
     assert (told["outcome"], told["kind"]) == ("MUTATED", "output_alias")
+
+
+# -- as one call, and call by call -------------------------------------------------------------------------------------
+
+FORMS = [("rms_norm", "plain"), ("rms_norm", "residual"), ("silu_and_mul", "plain"), ("softmax", "plain")]
+
+
+def alone(court: Court) -> Court:
+    """The task does not say that rows are independent."""
+    for entry in court.job.task["entries"].values():
+        for form in entry["forms"].values():
+            form.update(rows="", leading="")
+    return court
+
+
+def at(number: int, change: Callable[[list[Tensor], Tensor, list[list[Tensor]]], None]) -> Wrap:
+    """``change`` gets outputs, first argument and all earlier outputs of call ``number``, counted from 1."""
+
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        kept: list[list[Tensor]] = []
+
+        def called(*given: Tensor) -> Any:
+            result = forward(*given)
+            outputs = list(result) if isinstance(result, tuple) else [result]
+            kept.append(outputs)
+            if len(kept) == number:
+                change(outputs, given[0], kept)
+            return result
+
+        return called
+
+    return wrap
+
+
+def one_element(outputs: list[Tensor], x: Tensor, kept: list[list[Tensor]]) -> None:
+    last = outputs[-1].view(-1)
+    last[-1] = last[-1] * 2 + 1
+
+
+def overwrite(outputs: list[Tensor], x: Tensor, kept: list[list[Tensor]]) -> None:
+    kept[20][-1].copy_(outputs[-1])
+
+
+def change_input(outputs: list[Tensor], x: Tensor, kept: list[list[Tensor]]) -> None:
+    x.view(-1)[-1] += 1
+
+
+@pytest.mark.parametrize(("group", "evaluated"), [(80, [80]), (32, [32, 32, 16])])
+@pytest.mark.parametrize(("op", "form"), FORMS)
+def test_right_calls_are_judged_many_at_once(
+    sit: Sit, monkeypatch: pytest.MonkeyPatch, op: str, form: str, group: int, evaluated: list[int]
+) -> None:
+    court = sit(op, form=form)
+    monkeypatch.setitem(held.AT_ONCE, "cpu", group * court.job.held.lay(0, 80)["step"])
+    evaluations: list[tuple[int, ...]] = []
+    reference = court.job.oracle.reference
+
+    def counted(call: Any, state: Any, values: dict[str, Tensor]) -> Any:
+        evaluations.append(tuple(next(iter(values.values())).shape))
+        return reference(call, state, values)
+
+    monkeypatch.setattr(court.job.oracle, "reference", counted)
+    assert court.hold(0, 80)["ok"]
+    rows = court.job.held.laid["call"].shapes["x"][0]
+    assert [shape[0] for shape in evaluations] == [calls * rows for calls in evaluated]
+    evaluations.clear()
+    assert alone(court).hold(0, 80)["ok"]
+    assert [shape[0] for shape in evaluations] == [rows] * 80
+
+
+@pytest.mark.parametrize("by_itself", [False, True], ids=["as one", "one by one"])
+@pytest.mark.parametrize(("op", "form"), FORMS)
+def test_every_call_has_values_of_its_own(sit: Sit, op: str, form: str, by_itself: bool) -> None:
+    court = sit(op, form=form)
+    desk = (alone(court) if by_itself else court).job.held
+    laid = desk.lay(0, 80)
+    for place in laid["inputs"]:
+        given = desk.given[place["name"]]
+        assert len(torch.unique(given.reshape(80, -1), dim=0)) == 80
+        for n in (0, 1, 41, 79):
+            there = court.job.arena.tensor(place["at"] + n * laid["step"], tuple(place["shape"]), given.dtype)
+            assert torch.equal(there, given[n])
+    for output in laid["outputs"]:
+        for n in (0, 1, 41, 79):
+            there = court.job.arena.tensor(output["at"] + n * laid["step"], (output["bytes"],), torch.uint8)
+            assert bool((there == 0xFF).all())
+
+
+@pytest.mark.parametrize("by_itself", [False, True], ids=["as one", "one by one"])
+@pytest.mark.parametrize("number", [1, 42, 80])
+@pytest.mark.parametrize(("op", "form"), FORMS)
+def test_one_wrong_element_in_one_call(sit: Sit, op: str, form: str, number: int, by_itself: bool) -> None:
+    court = sit(op, at(number, one_element), form=form)
+    told = (alone(court) if by_itself else court).hold(0, 80)
+    layout = list(court.job.held.laid["outputs"])
+    assert (told["outcome"], told["output"]) == ("WRONG_VALUES", layout[-1]["name"])
+    assert told["note"].startswith(f"call {number} of 80")
+    shape = court.job.held.laid["call"].shapes["x"]
+    assert told["judgement"]["first_mismatch"]["index"][0] == shape[0] - 1, "a place in that call"
+
+
+@pytest.mark.parametrize("by_itself", [False, True], ids=["as one", "one by one"])
+@pytest.mark.parametrize(("op", "form"), FORMS)
+def test_one_output_is_overwritten_by_a_later_call(sit: Sit, op: str, form: str, by_itself: bool) -> None:
+    court = sit(op, at(60, overwrite), form=form)
+    told = (alone(court) if by_itself else court).hold(0, 80, silent)
+    assert (told["outcome"], told["kind"]) == ("MUTATED", "output_alias")
+    assert told["note"].startswith("outputs of calls 21 and 60 of 80 hold the same bits")
+
+
+@pytest.mark.parametrize("by_itself", [False, True], ids=["as one", "one by one"])
+@pytest.mark.parametrize("op", OPS)
+def test_an_input_is_changed_in_one_call(sit: Sit, op: str, by_itself: bool) -> None:
+    court = sit(op, at(30, change_input))
+    told = (alone(court) if by_itself else court).hold(0, 80)
+    assert (told["outcome"], told["output"]) == ("MUTATED", "x")
+    assert told["note"].startswith("call 30 of 80")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_baseline_excuses_only_the_calls_that_it_gets_wrong(sit: Sit, same: bool) -> None:
+    """Both are wrong for a part of the calls: the same part, or the other one."""
+
+    def faulty(forward: Forward, sign: int) -> Forward:
+        def called(x: Tensor) -> Tensor:
+            y: Tensor = forward(x)
+            y[..., -1] = torch.where(x[..., 0] * sign > 0, y[..., -1] * 2 + 1, y[..., -1])
+            return y
+
+        return called
+
+    court = sit("silu_and_mul", lambda forward, state: faulty(forward, 1))
+    standard = court.job.standard
+    right = standard.baseline
+    standard.baseline = lambda key: faulty(right(key), 1 if same else -1)
+    assert court.hold(0, 80)["ok"] is same

@@ -245,3 +245,31 @@ def test_wrong_outputs_do_not_pass(spec: TaskSpec, case: CaseSpec, generator: to
             wrong["copy of the input"] = inputs["x"]
         for what, output in wrong.items():
             assert error_ratio(output, ref, mag, u) > limit, f"{name}: {what} would pass"
+
+
+@pytest.mark.parametrize(("spec", "case"), CPU_CASES)
+def test_rows_are_independent_where_the_task_says_so(
+    spec: TaskSpec, case: CaseSpec, generator: torch.Generator
+) -> None:
+    """Else the judge must not look at several calls as one."""
+    count = 3
+    for distribution in spec.distributions:
+        call = make_call(spec, case, distribution)
+        whole = calls.stacked(spec.model_dump(), call, count)
+        assert whole is not None, "every form of the present tasks says so"
+        assert calls.output_layout(spec.model_dump(), whole) == {
+            name: ((count * shape[0], *shape[1:]), dtype)
+            for name, (shape, dtype) in calls.output_layout(spec.model_dump(), call).items()
+        }
+        shapes = calls.state_shapes(spec.model_dump(), call)
+        assert calls.state_shapes(spec.model_dump(), whole) == shapes
+        state = draw_state(shapes, call.dtype, generator)
+        given = ORACLES[spec.name].make_inputs(whole, lambda name: draw(whole, name, generator))  # noqa: B023
+        together = ORACLES[spec.name].reference(whole, state, given)
+        rows = next(iter(call.shapes.values()))[0]
+        for n in range(count):
+            part = slice(n * rows, (n + 1) * rows)
+            alone = ORACLES[spec.name].reference(call, state, {name: given[name][part] for name in given})
+            for name in alone:
+                for one, several in zip(alone[name], together[name], strict=True):
+                    torch.testing.assert_close(several[part], one, rtol=1e-12, atol=1e-300, equal_nan=True)

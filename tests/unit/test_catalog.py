@@ -11,6 +11,7 @@ import pytest
 
 import fk_core
 from fk_core import catalog as catalog_module
+from fk_core import task_rules
 from fk_core.catalog import Catalog, default_roots, elements, passed_init
 from fk_core.errors import TaskBroken, UnknownCase, UnknownTask
 from fk_core.task_text import parse_signature
@@ -164,6 +165,7 @@ BROKEN = [
     ("rms_norm", '"draw": "norm_weight"', '"draw": "ones"', "state.weight"),
     ("rms_norm", '"shape": ["hidden"], "draw"', '"shape": ["tokens"], "draw"', "state.weight"),
     ("rms_norm", '"leading": "tokens"', '"leading": "hidden"', "must be the first side of x"),
+    ("rms_norm", '"rows": "tokens"', '"rows": "hidden"', "rows: 'hidden' must be the first side of x"),
     ("softmax", '"leading_init": {"dim": -1}', '"leading_init": {"axis": -1}', "axis: no such argument"),
     ("rms_norm", '"mutates": {"x": "may",', '"mutates": {"z": "may",', "forms.residual"),
     ("rms_norm", '"mutates": {"x": "may", "residual": "may"},', "", "aliases"),
@@ -179,6 +181,12 @@ BROKEN = [
     ("softmax", '"workload": "decode-64-sampling"', '"workload": "decode-1-sampling"', None),
     ("silu_and_mul", '"2 * inter"', '"2 * inter + tokens / 2"', "whole number"),
 ]
+
+
+def test_what_decides_an_argument_of_init_is_no_number_of_rows() -> None:
+    spec = Catalog().get("softmax").model_copy(update={"init_of": {"Softmax": {"dim": "rows"}}})
+    found = {key for key, what in task_rules._problems(spec) if "no number of rows" in what}
+    assert found == {"entries.Softmax.forms.plain.leading", "entries.Softmax.forms.plain.rows"}
 
 
 @pytest.mark.parametrize(("name", "old", "new", "message"), BROKEN)

@@ -11,7 +11,7 @@ import os
 import pytest
 import torch
 
-from fk_core.child.arena import ALIGN, Cursor, HostArena, create_arena, open_arena
+from fk_core.child.arena import ALIGN, Cursor, HostArena, create_arena, open_arena, spaced
 from tests.descriptors import descriptors
 
 CPU = torch.device("cpu")
@@ -117,3 +117,21 @@ def test_cursors_hand_out_aligned_places() -> None:
     for (at, size), (following, _) in itertools.pairwise(places):
         assert at + size <= following
     assert Cursor(1000).take(8) == 1000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("shape", [(3, 5), (7,), (2, 0)])
+def test_tensors_that_lie_apart_are_seen_as_one(arena: HostArena, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    arena.tensor(0, (arena.size,), torch.uint8).fill_(0xEE)
+    several = spaced(arena, 256, 512, 4, shape, dtype)
+    several.copy_(torch.arange(several.numel()).view(4, *shape))
+    for n in range(4):
+        assert torch.equal(arena.tensor(256 + n * 512, shape, dtype), several[n])
+    written = 4 * several[0].numel() * dtype.itemsize
+    assert int((arena.tensor(0, (arena.size,), torch.uint8) == 0xEE).sum()) == arena.size - written
+
+
+def test_the_last_of_several_ends_inside(arena: HostArena) -> None:
+    assert spaced(arena, arena.size - 512 - 16, 512, 2, (4,), torch.float32).shape == (2, 4)
+    with pytest.raises(ValueError, match="arena of"):
+        spaced(arena, arena.size - 512, 512, 2, (4,), torch.float32)

@@ -72,6 +72,31 @@ def test_layout_of_a_residual_call() -> None:
     assert list(calls.output_layout(task, call)) == ["y", "residual_out"]
 
 
+def test_several_calls_as_one() -> None:
+    task = Catalog().get("rms_norm").model_dump()
+    dims, init = {"tokens": 3, "hidden": 96}, {"hidden_size": 96}
+    call = calls.make_call(task, entry="RMSNorm", form="residual", dims=dims, init=init, dtype="bfloat16")
+    wanted = calls.make_call(
+        task, entry="RMSNorm", form="residual", dims=dims | {"tokens": 21}, init=init, dtype="bfloat16"
+    )
+    assert calls.stacked(task, call, 7) == wanted
+    task["entries"]["RMSNorm"]["forms"]["residual"]["rows"] = ""
+    assert calls.stacked(task, call, 7) is None
+
+
+@pytest.mark.parametrize(("dim", "leading", "able"), [(-1, (), True), (1, (), False), (-1, (2, 3), False)])
+def test_a_leading_dimension_says_that_rows_are_independent(dim: int, leading: tuple[int, ...], able: bool) -> None:
+    task = Catalog().get("softmax").model_dump()
+    task["entries"]["Softmax"]["forms"]["plain"]["rows"] = ""
+    dims = {"rows": 6, "cols": 4}
+    call = calls.make_call(
+        task, entry="Softmax", form="plain", dims=dims, init={"dim": dim}, dtype="float32", leading=leading
+    )
+    found = calls.stacked(task, call, 5)
+    assert (found is not None) is able
+    assert found is None or found.shapes == {"x": (30, 4)}
+
+
 def test_the_oracle_gets_fp64_copies(tmp_path: Path, call: calls.Call) -> None:
     oracle = make_oracle(tmp_path, "inputs['x'].mul_(2); return {'y': (inputs['x'], inputs['x'].abs())}")
     x = torch.ones(2, 3, dtype=torch.bfloat16)
