@@ -9,7 +9,7 @@ c  baselines against themselves, planted 3%                           h  the bia
 
 Each part runs in a process of its own with a share of the time. Every step is on disk in FOLDER before the next one
 begins; a later call with the same FOLDER goes on where this one ended. ``--libraries`` is a directory with production
-kernel libraries (vLLM, Liger) that only parts c and e see. ``--pack`` keeps an archive of FOLDER up to date. Exits
+kernel libraries (vLLM, Liger) that only parts c, d, e and h see. ``--pack`` keeps an archive of FOLDER up to date. Exits
 with 1 if anything failed or the run was stopped. docs/gpu-runs.md has the commands.
 """
 
@@ -74,7 +74,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--parts", default="e,a,b,h,c,d,f,g", help="letters in order; f:120 gives f at most 120 s; default: %(default)s"
     )
-    parser.add_argument("--libraries", default="", help="directory with vLLM, Liger and such, for parts c and e")
+    parser.add_argument("--libraries", default="", help="directory with vLLM, Liger and such, for parts c, d, e and h")
     parser.add_argument("--pack", type=Path, help="archive of --out that is kept up to date")
     parser.add_argument("--home", type=Path, default=Path("/var/tmp/fk-on-gpu"), help="journal and caches, kept")
     parser.add_argument("--dry", action="store_true", help="little of everything, on the CPU: shows that it runs")

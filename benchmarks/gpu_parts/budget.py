@@ -25,7 +25,7 @@ PARTS = {
         Part("a", "tests", 60, 200),
         Part("b", "corpus", 60, 900),
         Part("c", "against_itself", 60, 900, libraries=True),
-        Part("d", "roundtrip", 60, 110),
+        Part("d", "roundtrip", 60, 110, libraries=True),
         Part("h", "short", 30, 200, libraries=True),
         Part("f", "kills", 45, 400),
         Part("g", "checks", 10, 40),
