@@ -9,8 +9,8 @@ c  baselines against themselves, planted 3%                           h  the bia
 
 Each part runs in a process of its own with a share of the time. Every step is on disk in FOLDER before the next one
 begins; a later call with the same FOLDER goes on where this one ended. ``--libraries`` is a directory with production
-kernel libraries (vLLM, Liger) that only parts c, d, e and h see. ``--pack`` keeps an archive of FOLDER up to date. Exits
-with 1 if anything failed or the run was stopped. docs/gpu-runs.md has the commands.
+kernel libraries (vLLM, Liger) that only parts c, d, e and h see. ``--pack`` keeps an archive of FOLDER up to date.
+Exits with 1 if anything failed or the run was stopped. docs/gpu-runs.md has the commands.
 """
 
 from __future__ import annotations

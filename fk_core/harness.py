@@ -84,6 +84,8 @@ class Harness:
         self.journal = Journal(self.settings)
         self.leases = lease_base.load("flock", self.settings)
         self.floors = Floors(self.settings)
+        self.tuned: set[tuple[str, ...]] = set()
+        """Device, operator, cases and provider for which a baseline has kept the configurations that it chose."""
         self._lock = threading.Lock()
         self._desks: dict[str, Desk] = {}
         self._run: sweep.Run | None = None

@@ -26,6 +26,9 @@ class Timing:
 
     changed: float = 0.01
     """A change is called only above this, or above the machine's floor if that is higher."""
+    resolution_us: float = 0.02
+    """Of a call: a shorter one is called changed only by more than this. A kernel timed against itself is off by up to
+    16 ns where calls take 1 us, whatever share of it that is."""
     same: float = 0.01
     win: float = 0.005
     slow_case: float = 0.97

@@ -18,18 +18,23 @@ PHYSICS = 0.9
 """A time below this share of the floor is not believed."""
 
 
-def word(estimate: Estimate, timing: Timing, floor: float) -> SpeedWord:
-    """faster, slower, same or inconclusive, for one case or for an operator."""
+def word(estimate: Estimate, timing: Timing, floor: float, us: float | None = None) -> SpeedWord:
+    """faster, slower, same or inconclusive, for one case or for an operator. ``us``: what a call of a case takes."""
     interval = estimate.interval(floor)
     if interval is None:
         return "inconclusive"
     low, high = interval
-    changed = max(timing.changed, floor)
+    changed = max(timing.changed, floor, _resolved(timing, us))
     if (low > 1 or high < 1) and abs(estimate.log_ratio) > changed:
         return "faster" if estimate.log_ratio > 0 else "slower"
     if low >= 1 - timing.same and high <= 1 + timing.same:
         return "same"
     return "inconclusive"
+
+
+def _resolved(timing: Timing, us: float | None) -> float:
+    """The least change of a call that takes so long which can be told from the machine's own error, as a fraction."""
+    return timing.resolution_us / us if us else 0.0
 
 
 def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float) -> CaseReport:
@@ -46,8 +51,13 @@ def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor:
         update["eager_speedup"] = measured.eager.ratio
     if estimate is None:
         return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
-    verdict = word(estimate, timing, floor)
+    verdict = word(estimate, timing, floor, measured.baseline_us)
     reason = ""
+    if verdict == "inconclusive" and word(estimate, timing, floor) != "inconclusive":
+        reason = (
+            f"a call takes {measured.baseline_us:.3g} us, and changes of less than {1e3 * timing.resolution_us:.0f} ns "
+            "a call can't be told from the machine's own error"
+        )
     if too_fast(measured):
         verdict = "inconclusive"
         reason = (
@@ -168,7 +178,11 @@ def _why_no_winner(
         if m.estimate is None:
             continue
         ends = m.estimate.interval(floor)
-        if ends is not None and ends[1] < timing.slow_case:
+        if (
+            ends is not None
+            and ends[1] < timing.slow_case
+            and word(m.estimate, timing, floor, m.baseline_us) == "slower"
+        ):
             return f"{m.case.id} is significantly slower ({times(m.estimate.ratio)})"
     return ""
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -131,6 +132,31 @@ def test_the_baseline_against_itself_on_the_cpu(tmp_path: Path) -> None:
             assert report.attempt_id == "", "not journaled"
             assert all(c.outcome is Outcome.PASSED and c.verdict != "not_timed" for c in report.cases)
         assert list((tmp_path / "home").rglob("twin*")) == [], "scratch directories are removed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "provider", "runs"),
+    [("cuda", "torch_compile", [2, 1, 1]), ("cuda", "torch_eager", [1, 1, 1]), ("cpu", "torch_compile", [1, 1, 1])],
+)
+def test_who_tunes_has_tuned_before_it_is_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, provider: str, runs: list[int]
+) -> None:
+    asked: list[str] = []
+
+    def validate(*given: Any, **more: Any) -> Any:
+        asked.append(more["provider"])
+        return SimpleNamespace(outcome=Outcome.PASSED)
+
+    monkeypatch.setattr(calibrate.validation, "validate", validate)
+    harness = Harness(Settings(home=tmp_path / "home", lock_dir=tmp_path / "locks", device="cpu"))
+    monkeypatch.setattr(harness, "desk", lambda device: None)
+    device = harness.device("cpu").model_copy(update={"kind": kind})
+    for wanted in runs:
+        calibrate.run_twin(harness, "softmax", device=device, cases="default", provider=provider)
+        assert asked == [provider] * wanted
+        asked.clear()
+    calibrate.run_twin(harness, "softmax", device=device, cases="quick", provider=provider)
+    assert len(asked) == runs[0], "other cases are tuned by themselves"
 
 
 def test_floors_are_kept_per_machine(tmp_path: Path) -> None:

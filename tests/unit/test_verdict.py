@@ -91,6 +91,31 @@ def test_words(log_ratio: float, half: float | None, floor: float, wanted: Speed
     assert word(Estimate(log_ratio, half, 12, 12), T, floor) == wanted
 
 
+@pytest.mark.parametrize(
+    ("log_ratio", "us", "wanted"),
+    [
+        (-0.0155, 1.03, "inconclusive"),  # read on an H200 of a kernel against itself
+        (0.019, 1.0, "inconclusive"),
+        (0.021, 1.0, "faster"),
+        (-0.021, 1.0, "slower"),
+        (0.011, 1.9, "faster"),
+        (0.011, 50.0, "faster"),
+        (0.011, None, "faster"),
+        (0.0, 0.5, "same"),
+    ],
+)
+def test_a_short_call_is_resolved_to_so_many_nanoseconds(log_ratio: float, us: float | None, wanted: SpeedWord) -> None:
+    assert T.resolution_us == 0.02
+    assert word(Estimate(log_ratio, 0.001, 12, 12), T, 0.003, us) == wanted
+
+
+def test_a_change_that_is_not_resolved_has_a_reason() -> None:
+    measured = timing(1.015, 0.001, candidate_us=1.0)
+    found = case_report(report(), measured, T, 0.003)
+    assert found.verdict == "inconclusive"
+    assert "20 ns" in found.reason
+
+
 def test_more_time_never_rounds_up() -> None:
     """Widening an interval may take a word away, never give another one."""
     for log_ratio in (-0.05, -0.012, 0.0, 0.004, 0.012, 0.05):

@@ -33,6 +33,8 @@ class Provider(ABC):
     """Task -> what it runs for it, in words."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Import names that a candidate may not use unless the caller allows it; empty for torch itself."""
+    tunes: ClassVar[bool] = False
+    """Whether it times configurations and keeps the fastest on disk: until then two processes may choose otherwise."""
     distributions: ClassVar[tuple[str, ...]]
     """Names under which the library may be installed, the usual one first."""
 

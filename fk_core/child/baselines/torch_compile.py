@@ -22,6 +22,7 @@ KERNELS = {
 class TorchCompile(Provider):
     name: ClassVar[str] = "torch_compile"
     kernels: ClassVar[Mapping[str, str]] = KERNELS
+    tunes: ClassVar[bool] = True
     distributions: ClassVar[tuple[str, ...]] = ("torch",)
 
     def __init__(self) -> None:
