@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from pathlib import Path
@@ -72,20 +71,20 @@ def reconsider(
     return fault
 
 
-def who_filled(error: MachineError, child: Child, *, device: Device, nvml: Nvml) -> Exception:
-    """What to raise where the judge found no memory on the device: it may be the candidate that holds it."""
+def filled(child: Child, *, device: Device, nvml: Nvml) -> CandidateFault | None:
+    """The candidate's fault where the judge found no memory on the device, if it is the candidate that holds it."""
     try:
         holders = nvml.processes(device.uuid)
     except MachineError:
-        return error
+        return None
     ours = {child.pid, *processes.descendants(child.pid)}
     held = sum(p.memory_bytes or 0 for p in holders if p.pid in ours)
-    if held <= _HOG_SHARE * (device.memory_bytes or math.inf):
-        return error
+    if not device.memory_bytes or held <= _HOG_SHARE * device.memory_bytes:
+        return None
     return CandidateFault(
         Outcome.OVER_LIMIT,
-        f"the candidate holds {held / 2**30:.1f} of the {(device.memory_bytes or 0) / 2**30:.1f} GiB of the GPU's "
-        "memory, so that none was left for what its calls are judged with",
+        f"out of memory: the candidate holds {held / 2**30:.1f} of the {device.memory_bytes / 2**30:.1f} GiB of the "
+        "GPU, so that none was left for what its calls are judged with",
     )
 
 

@@ -99,7 +99,9 @@ class Desk:
                 raise
             self._zygote = zygote
             if len(self.versions["threads"]) > 1:
-                log.warning("the zygote has threads besides its own, so its forks may hang: %s", self.versions)
+                log.warning(
+                    "the zygote has threads besides its own, so its forks may hang: %s", self.versions["threads"]
+                )
         if not self.level:
             self.level = levels.choose(self.settings)
         if self._judge is None or not self._judge.alive() or alive.started_ticks(self._judge.pid) is None:

@@ -19,6 +19,8 @@ Ticket = tuple[int, int]
 
 ANSWER_S = 300.0
 _BASELINES = os.path.join("fk_core", "child", "baselines") + os.sep
+_NO_MEMORY = ("CUDA out of memory", "out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "STATUS_ALLOC_FAILED")
+"""As torch, the driver and Triton, ``cudadrv``, and the libraries say it."""
 _SLICE_S = 0.1
 _DRAIN_S, _DRAIN_CANCELLED_S = 20.0, 1.0
 
@@ -122,7 +124,10 @@ class JudgeSession:
         """Whose fault it is that the judge could not do something: the device's, the task's or its own."""
         kind, message, trace = str(told.get("type")), str(told.get("message")), str(told.get("trace", ""))
         said = f"{kind}: {message.splitlines()[0][:500] if message else ''}".rstrip(". ")
-        if "CUDA out of memory" in message:
+        if any(word in message for word in _NO_MEMORY):
+            if "CUDA error" in message:
+                self._lost = True
+                self.desk.forget(self.judge)
             return NoMemory(
                 f"the judge found no memory on {self.desk.device.uuid} for {do!r}: {said}",
                 hint="Something else uses the GPU's memory; `fk gpus` shows who",

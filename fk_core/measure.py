@@ -125,7 +125,7 @@ class Stopwatch:
         order = frame.body["order"]
         layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
         if order["block"] > _LARGE_BYTES:
-            layouts = t.large_layouts
+            layouts = min(layouts, t.large_layouts)
         seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
         baseline = self.judge.ask("time", case=case.id, **self._captures(seeds)).body
         layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]

@@ -38,6 +38,7 @@ from fk_core.settings import Settings
 T = TypeVar("T", bound=Claim)
 Progress = Callable[[str, float | None], None]
 _FIRST_CALLS = 4
+_LEAST_WAIT_S = 0.1
 _HELD_CALLS = (72, 96)
 """How many calls are made whose outputs are all kept; drawn anew each time."""
 _SLOW_S = 0.25
@@ -253,6 +254,7 @@ class Trial:
                     continue
                 fault.reason = _in_call(fault.reason, probe)
                 raise
+            self._try_capture(calls.laid[0], probe["case_id"] or "")
             told = calls.judged(claim)
             self._note(cases, probe, told)
             if told["ok"]:
@@ -313,14 +315,14 @@ class Trial:
             return False
         return probe["unless"] is None or not self._wanted(self.plan["probes"][probe["unless"]])
 
-    def try_capture(self, laid: dict[str, Any], case: str) -> None:
+    def _try_capture(self, laid: dict[str, Any], case: str) -> None:
         """Capture one call of each module on a GPU: work that is left on another stream, or runs on the CPU, is seen
         before it can race.
         """
         if not self.on_gpu or laid["key"] in self._tried:
             return
-        self._tried.add(laid["key"])
         claim = self.ask({"do": "try", "key": laid["key"], "inputs": laid["inputs"]}, TryClaim)
+        self._tried.add(laid["key"])
         if claim.unjoined:
             raise stream_fault(case, claim.reason)
         if claim.nodes.get("host"):
@@ -383,12 +385,13 @@ class _Calls:
         self.rest = collections.deque(wanted)
         self.laid: collections.deque[dict[str, Any]] = collections.deque()
         self.ticket: tuple[int, int] | None = None
+        self.posted = 0.0
         self.fault: CandidateFault | None = None
         """That of the call that was to be posted: it counts when its turn comes."""
         self._take(self.judge.ask("lay", lay=self._following(), drop=None))
 
     def _following(self) -> list[int]:
-        return list(itertools.islice(self.rest, 2 - min(2, len(self.laid))))
+        return list(itertools.islice(self.rest, 2 - len(self.laid)))
 
     def _take(self, answer: wire.Frame) -> None:
         for laid in answer.body["laid"]:
@@ -406,14 +409,15 @@ class _Calls:
             raise self.fault
         ticket, self.ticket = self.ticket or self._post(laid), None
         timeout_s = limits.first_call_s if laid["seq"] < _FIRST_CALLS else limits.call_s
-        claim = self.trial.collect(ticket, "call", CallClaim, timeout_s=timeout_s)
-        probe = self.trial.plan["probes"][laid["seq"]]
-        self.trial.try_capture(laid, probe["case_id"] or "")
-        return claim
+        # The judge may have worked meanwhile.
+        left_s = max(_LEAST_WAIT_S, timeout_s - (time.monotonic() - self.posted))
+        return self.trial.collect(ticket, "call", CallClaim, timeout_s=left_s)
 
     def judged(self, claim: CallClaim) -> dict[str, Any]:
         """What the judge says of it, while the candidate makes the next one."""
         seq = self.laid.popleft()["seq"]
+        # The candidate's code runs only after this: it could still write to what the last call left.
+        self.judge.ask("take", i=seq)
         if self.laid:
             try:
                 self.ticket = self._post(self.laid[0])
@@ -435,6 +439,7 @@ class _Calls:
 
     def _post(self, laid: dict[str, Any]) -> tuple[int, int]:
         self.trial.make(laid["key"])
+        self.posted = time.monotonic()
         return self.trial.post({"do": "call", **laid})
 
 

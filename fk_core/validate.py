@@ -205,21 +205,27 @@ class Validation:
                 self._trial(trial, judge, lease)
                 judge.post("close")  # it forgets the job while the candidate's process ends
             except CandidateFault as fault:
-                if self.stop.why:
-                    raise Cancelled("stopped") from fault
-                raise blame.reconsider(
-                    fault,
-                    child,
-                    scratch,
-                    self.settings.home,
-                    last=self.tried >= TRIES,
-                    shared=not self.desk.cpu and not self._alone(),
-                ) from fault
+                raise self._reconsidered(fault, child, scratch) from fault
             except NoMemory as error:
-                raise blame.who_filled(error, child, device=self.h.device, nvml=shared_nvml()) from error
+                found = blame.filled(child, device=self.h.device, nvml=shared_nvml())
+                if found is None:
+                    raise
+                raise self._reconsidered(found, child, scratch) from error
             finally:
                 self.h.warnings += trial.warnings
                 self.h.detail = {k: round(v, 4) for k, v in (trial.detail | judge.detail).items()}
+
+    def _reconsidered(self, fault: CandidateFault, child: Child, scratch: Path) -> Exception:
+        if self.stop.why:
+            return Cancelled("stopped")
+        return blame.reconsider(
+            fault,
+            child,
+            scratch,
+            self.settings.home,
+            last=self.tried >= TRIES,
+            shared=not self.desk.cpu and not self._alone(),
+        )
 
     def _alone(self) -> bool:
         """Whether nobody else, with a lease or without, is on the device."""

@@ -18,13 +18,13 @@ PHYSICS = 0.9
 """A time below this share of the floor is not believed."""
 
 
-def word(estimate: Estimate, timing: Timing, floor: float, us: float | None = None) -> SpeedWord:
-    """faster, slower, same or inconclusive, for one case or for an operator. ``us``: what a call of a case takes."""
+def word(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0) -> SpeedWord:
+    """faster, slower, same or inconclusive, for one case or for an operator. ``least``: see :func:`resolved`."""
     interval = estimate.interval(floor)
     if interval is None:
         return "inconclusive"
     low, high = interval
-    changed = max(timing.changed, floor, _resolved(timing, us))
+    changed = max(timing.changed, floor, least)
     if (low > 1 or high < 1) and abs(estimate.log_ratio) > changed:
         return "faster" if estimate.log_ratio > 0 else "slower"
     if low >= 1 - timing.same and high <= 1 + timing.same:
@@ -32,9 +32,10 @@ def word(estimate: Estimate, timing: Timing, floor: float, us: float | None = No
     return "inconclusive"
 
 
-def _resolved(timing: Timing, us: float | None) -> float:
-    """The least change of a call that takes so long which can be told from the machine's own error, as a fraction."""
-    return timing.resolution_us / us if us else 0.0
+def resolved(timing: Timing, *us: float | None) -> float:
+    """The least change of the geometric mean of cases whose calls take so long that can be told from the machine's own
+    error, as a fraction: each case has an error of its own."""
+    return math.hypot(*(timing.resolution_us / one for one in us if one)) / max(1, len(us))
 
 
 def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float) -> CaseReport:
@@ -51,7 +52,7 @@ def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor:
         update["eager_speedup"] = measured.eager.ratio
     if estimate is None:
         return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
-    verdict = word(estimate, timing, floor, measured.baseline_us)
+    verdict = word(estimate, timing, floor, resolved(timing, measured.baseline_us))
     reason = ""
     if verdict == "inconclusive" and word(estimate, timing, floor) != "inconclusive":
         reason = (
@@ -130,8 +131,9 @@ def decide(
         reason = f"{len(measured) - len(timed)} cases could not be timed"
     elif unbelieved:
         reason = f"faster than the hardware allows, so not believed: {', '.join(unbelieved[:3])}"
+    least = resolved(timing, *(m.baseline_us for m in timed), *[None] * outside)
     speed = Speed(
-        verdict="inconclusive" if reason else word(total, timing, floor),
+        verdict="inconclusive" if reason else word(total, timing, floor, least),
         reason=reason,
         speedup=total.ratio,
         ci95=interval,
@@ -181,7 +183,7 @@ def _why_no_winner(
         if (
             ends is not None
             and ends[1] < timing.slow_case
-            and word(m.estimate, timing, floor, m.baseline_us) == "slower"
+            and word(m.estimate, timing, floor, resolved(timing, m.baseline_us)) == "slower"
         ):
             return f"{m.case.id} is significantly slower ({times(m.estimate.ratio)})"
     return ""

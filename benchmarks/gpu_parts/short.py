@@ -14,8 +14,8 @@ from fk_core.harness import Harness
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "prefix 4": {"prefix": 4},
-    "80 calls": {"calls": 80, "layouts": 8},
-    "80 calls, prefix 8": {"calls": 80, "layouts": 8, "prefix": 8},
+    "40 calls": {"calls": 40},
+    "160 calls": {"calls": 160, "batch_us": 240.0},
 }
 """Changes to ``settings.Timing``."""
 CASES = (("softmax", "*/64x4"), ("rms_norm", "*/decode-1/*"), ("silu_and_mul", "*/decode-1*"))

@@ -38,6 +38,17 @@ class Laid:
     gaps: dict[str, tuple[dict[str, Any], Tensor]]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a call left in the arena, copied before the candidate's code runs again."""
+
+    got: dict[str, Tensor]
+    after: dict[str, Tensor]
+    between: dict[str, Tensor]
+    """What stands between the rows of strided arguments."""
+    again: list[Tensor]
+
+
 class CallDesk:
     """Lays out calls and judges them, in the order of the plan. ``room``: bytes that one of them needs at most."""
 
@@ -47,6 +58,7 @@ class CallDesk:
         self.starts: dict[int, tuple[int, int]] = {}
         """Region of each call, and how far into it."""
         self.laid: dict[int, Laid] = {}
+        self.taken: dict[int, Taken] = {}
         self.outputs: dict[int, list[Tensor]] = {}
         self.stable: dict[int, list[int]] = {}
         self.small: dict[tuple[int, int], Tensor] = {}
@@ -105,10 +117,11 @@ class CallDesk:
             self.job.arena.tensor(at, (size,), torch.uint8).fill_(0xFF)
             outputs.append({"name": name, "at": at, "bytes": size})
         again = []
-        before = self._sizes_before(i)
-        for number, size in enumerate(before):
-            if size and size <= RECHECK_BYTES // len(before):
+        room = RECHECK_BYTES
+        for number, size in self._sizes_before(i).items():
+            if 0 < size <= room:
                 again.append({"seq": i - 1, "output": number, "at": cursor.take(size), "bytes": size})
+                room -= size
         again += self.again(1, cursor)
         if self.job.device.type == "cuda":
             torch.cuda.synchronize()
@@ -131,12 +144,13 @@ class CallDesk:
             return self.starts[probe.base][1]
         return self.job.rng.randrange(1, SHIFT // 256) * 256
 
-    def _sizes_before(self, i: int) -> list[int]:
-        """Bytes of the outputs of the call before this one, if it is made: it may not have been judged yet."""
+    def _sizes_before(self, i: int) -> dict[int, int]:
+        """Bytes of each output of the call before this one, if it is made: it may not have been judged yet."""
         before = self.laid.get(i - 1)
         if before is not None:
-            return [o["bytes"] for o in before.outputs]
-        return [kept.numel() * kept.element_size() for kept in self.outputs.get(i - 1, [])]
+            return {number: o["bytes"] for number, o in enumerate(before.outputs)}
+        kept = self.outputs.get(i - 1, [])
+        return {number: kept[number].numel() * kept[number].element_size() for number in self.stable.get(i - 1, [])}
 
     def again(self, count: int, cursor: Cursor) -> list[dict[str, Any]]:
         """Places for up to ``count`` outputs of earlier calls, drawn from those that the runner has kept."""
@@ -147,22 +161,34 @@ class CallDesk:
             for (seq, number), size in zip(chosen, sizes, strict=True)
         ]
 
+    def take(self, i: int) -> None:
+        """Copy what call ``i`` left, so that the next call can be made while this one is judged."""
+        laid, arena = self.laid[i], self.job.arena
+        layout = output_layout(self.job.task, laid.call).values()
+        self.taken[i] = Taken(
+            {o["name"]: arena.tensor(o["at"], *of).clone() for o, of in zip(laid.outputs, layout, strict=True)},
+            {p["name"]: self._view(p).clone() for p in laid.places},
+            {
+                name: arena.tensor(place["at"], tuple(stored.shape), stored.dtype)[..., place["width"] :].clone()
+                for name, (place, stored) in laid.gaps.items()
+            },
+            [arena.tensor(a["at"], (a["bytes"],), torch.uint8).clone() for a in laid.again],
+        )
+        if self.job.device.type == "cuda":
+            torch.cuda.synchronize()
+
     def judge(
         self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]
     ) -> dict[str, Any]:
-        """Compare what call ``i`` left in the arena. ``described``: the candidate's own words on its outputs."""
-        probe, laid = self.job.probes[i], self.laid.pop(i)
+        """Compare what was taken of call ``i``. ``described``: the candidate's own words on its outputs."""
+        probe, laid, taken = self.job.probes[i], self.laid.pop(i), self.taken.pop(i)
         call, given = laid.call, laid.given
         form = self.job.task["entries"][call.entry]["forms"][call.form]
         names = list(form["outputs"])
         problem = self._structure(call, described, names)
         if problem:
             return problem
-        got = {
-            o["name"]: self.job.arena.tensor(o["at"], layout[0], layout[1]).clone()
-            for o, layout in zip(laid.outputs, output_layout(self.job.task, call).values(), strict=True)
-        }
-        after = {p["name"]: self._view(p).clone() for p in laid.places}
+        got, after = taken.got, taken.after
         expected = self.job.standard.references(call, self.job.keys[i], given)
         rules = self.job.standard.rules(call, probe.generic)
         judged = compare.judge_call(got, expected, rules, before=given, after=after, mutates=dict(form["mutates"]))
@@ -174,10 +200,10 @@ class CallDesk:
             if baseline is not None:
                 baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
                 wrong, note = self.job.standard.beside(judged, baseline, {**after, **got}, expected, rules)
-        between = self._between_rows(laid)
+        between = self._between_rows(laid, taken)
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
-        again = self.recheck(laid.again)
+        again = self.recheck(laid.again, taken.again)
         if earlier and not again:
             again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
         if again and not wrong:
@@ -223,24 +249,22 @@ class CallDesk:
                 return {"ok": False, "outcome": outcome, "note": said, "output": name, "kind": "lazy_output"}
         return None
 
-    def _between_rows(self, laid: Laid) -> str:
+    def _between_rows(self, laid: Laid, taken: Taken) -> str:
         """What was written where a strided argument has no elements."""
         for name, (place, stored) in laid.gaps.items():
-            now = self.job.arena.tensor(place["at"], tuple(stored.shape), stored.dtype)[..., place["width"] :]
-            if not compare.same_bits(now, stored[..., place["width"] :]):
+            if not compare.same_bits(taken.between[name], stored[..., place["width"] :]):
                 return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
         return ""
 
-    def recheck(self, places: list[dict[str, Any]]) -> str:
-        """Whether an output of an earlier call, copied to ``places`` just now, is no longer what it was."""
-        for a in places:
+    def recheck(self, places: list[dict[str, Any]], copied: list[Tensor]) -> str:
+        """Whether an output of an earlier call, copied anew just now, is no longer what it was."""
+        for a, now in zip(places, copied, strict=True):
             kept = self.small.get((a["seq"], a["output"]))
             if kept is None:
                 if a["output"] not in self.stable.get(a["seq"], []):
                     continue  # it lies in an argument, which is another call's now, or that call failed
                 kept = self.outputs[a["seq"]][a["output"]]
-            now = self.job.arena.tensor(a["at"], tuple(kept.shape), kept.dtype)
-            if not compare.same_bits(now, kept):
+            if not compare.same_bits(now, kept.contiguous().reshape(-1).view(torch.uint8)):
                 return "an output of an earlier call changed when forward was called again: outputs share memory"
         return ""
 

@@ -142,7 +142,7 @@ class HoldDesk:
         after = {
             p["name"]: self._copied(p["at"], count, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in self.laid["places"]
         }
-        group = max(1, AT_ONCE[job.device.type] // self.laid["step"])
+        group = max(1, AT_ONCE[job.device.type] // max(1, self.laid["step"]))
         for first in range(0, count, group):
             calls = range(first, min(first + group, count))
             if self._right_as_one(calls, given, made, after):
@@ -152,7 +152,8 @@ class HoldDesk:
                 wrong = job.standard.first_wrong(call, self.laid["key"], *one)
                 if wrong is not None:
                     return self._wrong(n, wrong, made)
-        changed = job.calls.recheck(self.laid["again"])
+        again = self.laid["again"]
+        changed = job.calls.recheck(again, [job.arena.tensor(a["at"], (a["bytes"],), torch.uint8) for a in again])
         job.calls.small.clear()  # the runner has let go of them
         if changed:
             return _aliased(f"{changed}; {count} calls were made after it")

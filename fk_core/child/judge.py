@@ -135,8 +135,8 @@ class Job:
             self.keys.append(self._module(inputs.call_of(self.task, probe), cursor))
         self.probe_start = cursor.offset
         self.held = HoldDesk(self, body.get("brief", False))
-        room = max([self._room(i) for i in range(len(self.probes))] + [self.held.room()])
-        self.arena: Arena = create_arena(self.probe_start + 2 * (SHIFT + room), device)
+        room = max(self._room(i) for i in range(len(self.probes)))
+        self.arena: Arena = create_arena(self.probe_start + max(2 * (SHIFT + room), self.held.room()), device)
         # The baseline takes its weights from memory that the candidate can't reach.
         self.private: Arena = create_arena(max(self.probe_start, 1), device)
         for key, recipe in self.modules.items():
@@ -273,6 +273,9 @@ class Job:
             if body["drop"] is not None:
                 self.calls.drop(body["drop"])
             return {"laid": self.calls.lay_free(body["lay"])}
+        if do == "take":
+            self.calls.take(body["i"])
+            return {}
         if do == "step":
             told = self.calls.judge(body["i"], body["outputs"], body["aliases"], body["earlier"])
             return {"told": told, "laid": self.calls.lay_free(body["lay"])}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fk_core import blame
-from fk_core.blame import CandidateLost, TryAgain, reconsider, who_filled
+from fk_core.blame import CandidateLost, TryAgain, filled, reconsider
 from fk_core.child import processes
 from fk_core.errors import DeviceBroken, HarnessError
 from fk_core.leases.nvml import GpuProcess
@@ -119,14 +119,19 @@ def test_who_filled_the_gpu(monkeypatch: pytest.MonkeyPatch, held: dict[int, int
     child = FakeChild()
     child.pid = 10  # type: ignore[attr-defined]
     device = Device(kind="cuda", uuid="GPU-0", name="any", memory_bytes=100 << 30)
-    error = DeviceBroken("the judge found no memory")
-    found = who_filled(error, child, device=device, nvml=Nvml())  # type: ignore[arg-type]
-    if not its:
-        assert found is error
-        return
-    assert isinstance(found, CandidateFault)
-    assert found.outcome is Outcome.OVER_LIMIT
-    assert "of the 100.0 GiB" in found.reason
+    found = filled(child, device=device, nvml=Nvml())  # type: ignore[arg-type]
+    assert (found is not None) is its
+    if found is not None:
+        assert found.outcome is Outcome.OVER_LIMIT
+        assert "of the 100.0 GiB" in found.reason
+
+
+def test_a_full_gpu_that_others_used_is_tried_alone(scratch: Path) -> None:
+    its = fault(Outcome.OVER_LIMIT, "out of memory: the candidate holds 51.0 of the 100.0 GiB of the GPU")
+    doubt = thoughts(its, FakeChild(), scratch, shared=True)
+    assert isinstance(doubt, TryAgain)
+    assert doubt.alone
+    assert thoughts(its, FakeChild(), scratch) is its
 
 
 def test_who_filled_a_gpu_that_can_not_be_asked() -> None:
@@ -134,6 +139,5 @@ def test_who_filled_a_gpu_that_can_not_be_asked() -> None:
         def processes(self, uuid: str) -> list[GpuProcess]:
             raise DeviceBroken("it hangs")
 
-    error = DeviceBroken("the judge found no memory")
     device = Device(kind="cuda", uuid="GPU-0", name="any", memory_bytes=100 << 30)
-    assert who_filled(error, FakeChild(), device=device, nvml=Nvml()) is error  # type: ignore[arg-type]
+    assert filled(FakeChild(), device=device, nvml=Nvml()) is None  # type: ignore[arg-type]

@@ -698,6 +698,8 @@ class PlanJudge:
         if do == "step":
             self.story.append(f"judge {body['i']}")
             self.waiting.remove(body["i"])
+        elif do == "take":
+            self.story.append(f"take {body['i']}")
         elif do == "lay" and body["drop"] is not None:
             self.waiting.remove(body["drop"])
         laid = []
@@ -770,4 +772,5 @@ def test_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
     real = made.post
     made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
     made.correctness({}, lambda doing, share: None)
-    assert story == ["post 0", "post 1", "judge 0", "judge 1", "post 2", "post 3", "judge 2", "judge 3"]
+    first = ["post 0", "take 0", "post 1", "judge 0", "take 1", "judge 1"]
+    assert story == [*first, "post 2", "take 2", "post 3", "judge 2", "take 3", "judge 3"]

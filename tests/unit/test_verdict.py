@@ -13,7 +13,7 @@ from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
 from fk_core.timings import CaseTiming
-from fk_core.verdict import Decision, case_report, decide, summary, too_fast, word
+from fk_core.verdict import Decision, case_report, decide, resolved, summary, too_fast, word
 
 T = Timing()
 
@@ -106,7 +106,14 @@ def test_words(log_ratio: float, half: float | None, floor: float, wanted: Speed
 )
 def test_a_short_call_is_resolved_to_so_many_nanoseconds(log_ratio: float, us: float | None, wanted: SpeedWord) -> None:
     assert T.resolution_us == 0.02
-    assert word(Estimate(log_ratio, 0.001, 12, 12), T, 0.003, us) == wanted
+    assert word(Estimate(log_ratio, 0.001, 12, 12), T, 0.003, resolved(T, us)) == wanted
+
+
+def test_of_an_operator_less_is_resolved_the_more_cases_it_has() -> None:
+    assert resolved(T, 1.0) == pytest.approx(0.02)
+    assert resolved(T, 1.0, 1.0, 1.0, 1.0) == pytest.approx(0.01)
+    assert resolved(T, 1.0, 100.0, None, None) == pytest.approx(0.005, rel=1e-3)
+    assert resolved(T) == resolved(T, None) == 0.0
 
 
 def test_a_change_that_is_not_resolved_has_a_reason() -> None:

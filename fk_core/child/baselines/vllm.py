@@ -63,14 +63,15 @@ def _load(operator: str) -> None:
     found = importlib.util.find_spec("vllm")
     folders = list(found.submodule_search_locations or []) if found else []
     files = sorted(path for folder in folders for path in Path(folder).glob("_C*.so"))
+    said = [f"no _C*.so in {', '.join(folders) or 'no folder'}"] if not files else []
     for path in files:
         try:
             torch.ops.load_library(path)
+            said.append(path.name)
         except OSError as error:
-            raise BaselineUnusable(f"vllm is installed but {path.name} can't be loaded: {error}") from error
+            said.append(f"{path.name} can't be loaded: {error}")
     if not hasattr(torch.ops._C, operator):
-        named = ", ".join(path.name for path in files) or f"no _C*.so in {', '.join(folders) or 'no folder'}"
-        raise BaselineUnusable(f"vllm is installed, but it has no torch.ops._C.{operator} ({named})")
+        raise BaselineUnusable(f"vllm is installed, but it has no torch.ops._C.{operator} ({'; '.join(said)})")
 
 
 def _rms_norm(plain: Kernel, fused: Kernel, weight: Tensor, eps: float) -> Callable[..., Any]:
