@@ -146,6 +146,9 @@ def _leading(spec: TaskSpec, entry: str, key: str, form: Form) -> Iterator[Probl
         for name, shape in shapes.items():
             if shape[:1] != [side] or any(side in formulas.names(other) for other in shape[1:]):
                 yield f"{key}.{word}", f"{side!r} must be the first side of {name} and in no other: {shape}"
+        for name, state in spec.entries[entry].state.items():
+            if any(side in formulas.names(other) for other in state.shape):
+                yield f"{key}.{word}", f"{side!r} is a side of the state {name}, so it is no number of rows"
         if side in spec.init_of.get(entry, {}).values():
             yield f"{key}.{word}", f"{side!r} decides an argument of __init__, so it is no number of rows"
     if unknown := sorted(set(form.leading_init) - {parameter.name for parameter in spec.entries[entry].init}):

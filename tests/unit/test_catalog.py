@@ -164,6 +164,7 @@ BROKEN = [
     ("rms_norm", '"tokens": (1, 4099, 1)', '"rows": (1, 4099, 1)', "hidden.rows"),
     ("rms_norm", '"draw": "norm_weight"', '"draw": "ones"', "state.weight"),
     ("rms_norm", '"shape": ["hidden"], "draw"', '"shape": ["tokens"], "draw"', "state.weight"),
+    ("rms_norm", '"shape": ["hidden"], "draw"', '"shape": ["tokens"], "draw"', "side of the state weight"),
     ("rms_norm", '"leading": "tokens"', '"leading": "hidden"', "must be the first side of x"),
     ("rms_norm", '"rows": "tokens"', '"rows": "hidden"', "rows: 'hidden' must be the first side of x"),
     ("softmax", '"leading_init": {"dim": -1}', '"leading_init": {"axis": -1}', "axis: no such argument"),
