@@ -164,7 +164,6 @@ BROKEN = [
     ("rms_norm", '"tokens": (1, 4099, 1)', '"rows": (1, 4099, 1)', "hidden.rows"),
     ("rms_norm", '"draw": "norm_weight"', '"draw": "ones"', "state.weight"),
     ("rms_norm", '"shape": ["hidden"], "draw"', '"shape": ["tokens"], "draw"', "state.weight"),
-    ("rms_norm", '"shape": ["hidden"], "draw"', '"shape": ["tokens"], "draw"', "side of the state weight"),
     ("rms_norm", '"leading": "tokens"', '"leading": "hidden"', "must be the first side of x"),
     ("rms_norm", '"rows": "tokens"', '"rows": "hidden"', "rows: 'hidden' must be the first side of x"),
     ("softmax", '"leading_init": {"dim": -1}', '"leading_init": {"axis": -1}', "axis: no such argument"),
@@ -188,6 +187,13 @@ def test_what_decides_an_argument_of_init_is_no_number_of_rows() -> None:
     spec = Catalog().get("softmax").model_copy(update={"init_of": {"Softmax": {"dim": "rows"}}})
     found = {key for key, what in task_rules._problems(spec) if "no number of rows" in what}
     assert found == {"entries.Softmax.forms.plain.leading", "entries.Softmax.forms.plain.rows"}
+
+
+def test_a_side_of_a_weight_is_no_number_of_rows() -> None:
+    spec = Catalog().get("rms_norm").model_copy(deep=True)
+    spec.entries["RMSNorm"].state["weight"].shape[:] = ["tokens"]
+    found = {key for key, what in task_rules._problems(spec) if "a side of the state weight" in what}
+    assert found == {"entries.RMSNorm.forms.plain.leading", "entries.RMSNorm.forms.residual.rows"}
 
 
 @pytest.mark.parametrize(("name", "old", "new", "message"), BROKEN)
