@@ -53,7 +53,7 @@ class Vllm(Provider):
 def _load(operator: str) -> None:
     """Load the files that register vLLM's operators, unless that has been done.
 
-    Importing vLLM instead takes ten seconds, sets up inductor in its own way, which would change torch.compile in the
+    Importing vLLM instead takes seconds, sets up inductor in its own way, which would change torch.compile in the
     same process, and loads no kernels where it takes the platform for another one.
     """
     import torch
