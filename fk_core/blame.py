@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fk_core.child import processes
 from fk_core.errors import HarnessError, MachineError
+from fk_core.fault import CandidateFault
 from fk_core.leases.nvml import Nvml
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome
 from fk_core.sandbox.launch import Child
-from fk_core.trial import CandidateFault
 
 FULL_BYTES = 8 << 20
 """A disk with less room than this is full: compilers fail on it."""

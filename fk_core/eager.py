@@ -13,11 +13,12 @@ import random
 import time
 from typing import Any
 
+from fk_core.fault import CandidateFault
 from fk_core.judge_session import JudgeSession
 from fk_core.records.claims import HeldClaim, Nothing
 from fk_core.records.report import Evidence, Outcome
 from fk_core.stopping import Round
-from fk_core.trial import CandidateFault, Trial
+from fk_core.trial import Trial
 
 Side = str
 CANDIDATE, BASELINE = "candidate", "baseline"

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fk_core.domain import EVERYTHING, Domain
+from fk_core.fault import CandidateFault
 from fk_core.records.device import Device
 from fk_core.records.report import CaseReport, Evidence, Machine, Outcome, ValidateRequest
 from fk_core.records.task import CaseSpec, TaskSpec
 from fk_core.timings import CaseTiming
-from fk_core.trial import CandidateFault
 
 
 @dataclass

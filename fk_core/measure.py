@@ -17,8 +17,9 @@ from fk_core import stopping
 from fk_core.child.wire import Frame
 from fk_core.eager import EagerTimer
 from fk_core.errors import Cancelled
+from fk_core.fault import CandidateFault, host_fault, stream_fault
 from fk_core.gated import GatedTimer
-from fk_core.judge_session import JudgeSession
+from fk_core.judge_session import JudgeSession, Ticket
 from fk_core.leases.base import Lease
 from fk_core.prepared import Prepared, forged, turn_order
 from fk_core.records.claims import CaptureClaim, FullTurn, LayoutClaim, Nothing, PlainTurn
@@ -26,7 +27,7 @@ from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
 from fk_core.timings import CaseTiming
-from fk_core.trial import CandidateFault, Progress, Trial, host_fault, stream_fault
+from fk_core.trial import Progress, Trial
 
 _LARGE_BYTES = 32 << 20
 _CPU_TURN_S = 0.006
@@ -71,6 +72,9 @@ class Stopwatch:
         self._keys: dict[str, str] = {}
         self._groups: list[list[CaseSpec]] = []
         self._laid: list[_Laid] = []
+        self._prepared: list[Prepared] = []
+        self._audits: list[tuple[str, Ticket]] = []
+        """Cases that the judge is looking at."""
 
     def plan(self, cases: list[CaseSpec], keys: dict[str, str]) -> None:
         """Group the cases by memory, and lay out and capture the baseline's side of the first group."""
@@ -78,17 +82,24 @@ class Stopwatch:
         self._groups = [cases] if self.cpu else _groups(cases)
         self._laid = [self._lay_out(case) for case in self._groups[0]]
 
+    def capture(self) -> None:
+        """Capture the candidate's calls of the first group, where there is a GPU to capture them for."""
+        if not self.cpu:
+            self._prepared = self._prepare_all(self._laid)
+
     def all_cases(self, lease: Lease) -> list[CaseTiming]:
-        """Capture the candidate under the shared lease, time under the exclusive one, group by group."""
-        done = []
+        """Capture the candidate under the shared lease, time under the exclusive one, group by group. What the last
+        group's calls left is still being judged when this returns: see :meth:`settle`.
+        """
+        done: list[Prepared] = []
+        prepared = self._prepared
         for number, group in enumerate(self._groups):
             self._check()
-            laid = self._laid if number == 0 else [self._lay_out(case) for case in group]
-            try:
-                prepared = [self._prepare(one) for one in laid]
-            finally:
-                for one in laid:
-                    one.frame.close_fds()
+            if number:
+                self._give_up(prepared)
+                self._laid = [self._lay_out(case) for case in group]
+            if number or self.cpu:
+                prepared = self._prepare_all(self._laid)
             with exclusive(lease, self.trial):
                 if self.cpu:
                     self._time_cpu(prepared)
@@ -97,18 +108,23 @@ class Stopwatch:
                     for p in prepared:
                         self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
                         self.time(p)
-            for p in prepared:
-                if not self.cpu:
-                    p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
-                if p.layouts:
-                    self._audit(p)
-                self.judge.ask("drop", case=p.timing.case.id)
-                self.trial.ask({"do": "drop", "case": p.timing.case.id}, Nothing)
-            done += [p.timing for p in prepared]
-        return done
+            self._audit(prepared)
+            done += prepared
+        return [p.timing for p in done]
+
+    def settle(self) -> None:
+        """Take in what the judge found in the last audits. Raises ``CandidateFault`` where something was wrong."""
+        self._end_audits()
+
+    def _give_up(self, done: list[Prepared]) -> None:
+        """Give back what timed cases hold on either side, for those that follow."""
+        self._end_audits()
+        for p in done:
+            self.judge.ask("drop", case=p.timing.case.id)
+            self.trial.ask({"do": "drop", "case": p.timing.case.id}, Nothing)
 
     def close(self) -> None:
-        """Give up the descriptors of what :meth:`plan` laid out and nobody took."""
+        """Give up the descriptors of what was laid out and nobody took."""
         for laid in self._laid:
             laid.frame.close_fds()
 
@@ -135,20 +151,31 @@ class Stopwatch:
         """What both sides are told to capture."""
         return {"seeds": seeds, "plain": self.t.plain_layouts, "prefix": self.t.prefix}
 
+    def _prepare_all(self, laid: list[_Laid]) -> list[Prepared]:
+        """The candidate's side of these cases. Each is audited while the next one is captured."""
+        prepared = []
+        try:
+            for one in laid:
+                p = self._prepare(one)
+                prepared.append(p)
+                if p.layouts:
+                    self._refill(p)
+                    self._begin_audit(p)
+            self._end_audits()
+        finally:
+            self.close()
+        return prepared
+
     def _prepare(self, laid: _Laid) -> Prepared:
         """The candidate's side of a case."""
         case, order, frame = laid.case, laid.order, laid.frame
-        try:
-            self.trial.make(self._keys[case.id])
-            arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
-            self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
-        finally:
-            frame.close_fds()
-        claim = self.trial.ask(
-            order | self._captures(laid.seeds),
-            CaptureClaim,
-            timeout_s=self.trial.settings.limits.build_s,
-        )
+        self.trial.make(self._keys[case.id])
+        arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
+        self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
+        frame.close_fds()
+        ticket = self.trial.post(order | self._captures(laid.seeds))
+        self._end_audits()
+        claim = self.trial.collect_beside(ticket, "time", CaptureClaim, timeout_s=self.trial.settings.limits.build_s)
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
         prepared = Prepared(timing, order["calls"], order["block"], laid.seeds)
         prepared.graph_baseline, prepared.results = laid.graph_baseline, order["results"]
@@ -160,7 +187,6 @@ class Stopwatch:
             self._inspect(claim, laid, prepared)
             if laid.graph_baseline:
                 prepared.layouts = laid.layouts
-                self._audit(prepared)
         if not claim.capturable or not laid.graph_baseline:
             self.trial.ask({**order, "do": "eager"}, Nothing)
             self.judge.ask("eager", case=case.id)
@@ -198,35 +224,50 @@ class Stopwatch:
             held = f"clocks were held down ({', '.join(reasons)})"
             p.timing.notes.append(f"{held}; timed again" + (f", and still: {', '.join(again)}" if again else ""))
 
-    def _audit(self, p: Prepared) -> None:
-        """New secret inputs, one replay; then the gates' samples, and all that one call returned, are judged.
+    # -- audits ----------------------------------------------------------------------------------------------------
+
+    def _audit(self, prepared: list[Prepared]) -> None:
+        """Begin the audits of cases that were timed."""
+        if self.cpu:
+            return
+        for p in prepared:
+            p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
+            if p.layouts:
+                self._refill(p)
+        for p in prepared:
+            if p.layouts:
+                self._begin_audit(p)
+
+    def _refill(self, p: Prepared) -> None:
+        """New secret inputs."""
+        self.judge.ask("refill", case=p.timing.case.id)
+
+    def _begin_audit(self, p: Prepared) -> None:
+        """One replay; then the judge is asked about the gates' samples, and about all that one call returned.
 
         Where the gates sample is known in the candidate's process; which call is looked at as a whole is drawn here,
         after the replay.
         """
         case = p.timing.case.id
         layout = self.random.randrange(len(p.layouts))
-        self.judge.ask("refill", case=case)
         body = turn_order(p, layout, "full") | {"prime": 0, "timed": 1, "fill": True}
         self.trial.ask(body, FullTurn)
         order = p.layouts[layout].order
         call = self.random.randrange(len(order))
         whole = {"do": "outputs", "case": case, "layout": layout, "call": call, "slot": order[call]}
         self.trial.ask(whole | {"results": p.results}, Nothing)
-        told = self.judge.ask(
+        ticket = self.judge.post(
             "audit", case=case, layout=layout, slots=order, sample_seed=p.seeds[layout][1], whole=[order[call]]
-        ).body
-        if told["wrong"]:
-            what = (
-                f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
-                f"{told['checked']} calls: what was captured does not compute the whole result anew each time"
-            )
-            evidence = Evidence(
-                kind="graph_stale",
-                what=what,
-                instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
-            )
-            raise CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+        )
+        self._audits.append((case, ticket))
+
+    def _end_audits(self) -> None:
+        """Wait for what the judge says. Raises ``CandidateFault`` where something was wrong."""
+        audits, self._audits = self._audits, []
+        for case, ticket in audits:
+            told = self.judge.collect(ticket, "audit")
+            if told["wrong"]:
+                raise _stale(told, case)
 
     # -- eager -----------------------------------------------------------------------------------------------------
 
@@ -284,6 +325,19 @@ class Stopwatch:
             return
         timing.estimate = stopping.undisturbed(rounds)
         timing.baseline_us, timing.candidate_us = (stopping.lowest(rounds, side) * 1e6 for side in (0, 1))
+
+
+def _stale(told: dict[str, Any], case: str) -> CandidateFault:
+    what = (
+        f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
+        f"{told['checked']} calls: what was captured does not compute the whole result anew each time"
+    )
+    evidence = Evidence(
+        kind="graph_stale",
+        what=what,
+        instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
+    )
+    return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fk_core.fault import CandidateFault
 from fk_core.records.claims import LayoutClaim
 from fk_core.records.report import Evidence, Outcome
 from fk_core.timings import CaseTiming
-from fk_core.trial import CandidateFault
 
 PRIME, TIMED = 1, 2
 """Batches of a turn that warm the clocks, and batches that are timed."""

@@ -14,6 +14,7 @@ from threading import Event
 from fk_core import blame, prebuild
 from fk_core.child.wire import Frame
 from fk_core.conclude import conclude, machine
+from fk_core.correctness import Correctness
 from fk_core.desk import Desk
 from fk_core.errors import (
     Cancelled,
@@ -25,6 +26,7 @@ from fk_core.errors import (
     TaskBroken,
     ZygoteDied,
 )
+from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
 from fk_core.judge_session import JudgeSession, NoMemory
 from fk_core.leases.base import Lease, LeaseBackend
@@ -40,7 +42,7 @@ from fk_core.sandbox.launch import Child
 from fk_core.settings import Settings
 from fk_core.source_check import Problem
 from fk_core.stop import Stop
-from fk_core.trial import CandidateFault, Progress, Trial
+from fk_core.trial import Progress, Trial
 
 log = logging.getLogger(__name__)
 
@@ -265,21 +267,25 @@ class Validation:
         stopwatch = Stopwatch(
             trial, judge, self.settings.timing, self.h.floor, self.desk.cpu, self.progress, self._throttled
         )
-        timed = False
         try:
             with self.h.clock("build"):
                 self._build(trial, judge, stopwatch)
+            calls = Correctness(trial, self.h.reports, self.progress)
             with self.h.clock("correctness"):
-                trial.correctness(self.h.reports, self.progress)
+                calls.of_cases()
+            with self.h.clock("timing"):
+                stopwatch.capture()
+            with self.h.clock("correctness"):
+                calls.of_the_rest()
                 self.h.flags = judge.ask("flags").body["flags"]
             self.h.correct()
-            timed = True
             with self.h.clock("timing"), self._undisturbed(trial, lease):
                 self.h.measured = stopwatch.all_cases(lease)
             trial.finish()
+            trial.end()
+            stopwatch.settle()
         finally:
-            if not timed:
-                stopwatch.close()
+            stopwatch.close()
 
     def _build(self, trial: Trial, judge: JudgeSession, stopwatch: Stopwatch) -> None:
         """Judge and candidate make ready, at the same time where neither needs the other."""

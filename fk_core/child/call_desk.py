@@ -13,29 +13,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fk_core.child import compare, inputs
-from fk_core.child.arena import Cursor
-from fk_core.child.calls import DTYPES, Call, output_layout
+from fk_core.child import compare
+from fk_core.child.arena import Cursor, poison
+from fk_core.child.calls import DTYPES
+from fk_core.child.foresight import Foresight, Known
 from fk_core.child.runner import KEEP_BYTES
 
 if TYPE_CHECKING:
     from fk_core.child.judge import Job
 
 RECHECK_BYTES = 1 << 20
+_CHANGED = "an output of an earlier call changed when forward was called again: outputs share memory"
 SHIFT = 64 << 10
 """Calls that relate to an earlier one lie up to so many bytes from where that one lay."""
 
 
 @dataclass(frozen=True)
 class Laid:
-    """A call whose inputs are in the arena, and that has not been judged."""
+    """A call whose inputs are in the arena, and that has not been judged. All of it lies between two offsets."""
 
-    call: Call
-    given: dict[str, Tensor]
+    known: Known
+    begin: int
+    end: int
     places: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     again: list[dict[str, Any]]
-    gaps: dict[str, tuple[dict[str, Any], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class CallDesk:
     def __init__(self, job: Job, room: int) -> None:
         self.job = job
         self.region = SHIFT + room
+        self.ahead = Foresight(job)
         self.starts: dict[int, tuple[int, int]] = {}
         """Region of each call, and how far into it."""
         self.laid: dict[int, Laid] = {}
@@ -65,57 +68,56 @@ class CallDesk:
         """Outputs, by call and number, that the candidate's runner keeps for as long as calls are made."""
         self.flags: dict[str, bool] = {}
 
-    def _view(self, place: dict[str, Any]) -> Tensor:
-        tensor = self.job.arena.tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
-        return tensor[..., : place["width"]] if place.get("width") else tensor
+    def step(
+        self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int], after: list[int]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Lay out what comes ``after``, as in :meth:`lay_free`, and judge call ``i``, which was taken."""
+        return self.lay_free(after), self.judge(i, described, aliases, earlier)
 
     def lay_free(self, following: list[int]) -> list[dict[str, Any]]:
-        """Lay out the first of these calls, as far as their regions hold no call that has to be judged yet."""
+        """Lay out the first of these calls, as far as their regions hold no call that has to be taken yet."""
         laid = []
         for i in following:
-            if self._region(i) in [self.starts[n][0] for n in self.laid]:
+            if self._region(i) in [self.starts[n][0] for n in self.laid if n not in self.taken]:
                 break
             laid.append(self.lay(i))
         return laid
 
-    def drop(self, i: int) -> None:
+    def skip(self, i: int) -> None:
         """A call that was laid out will not be judged."""
         del self.laid[i]
+
+    def begun(self, i: int) -> bool:
+        """Whether a call has been laid out."""
+        return i in self.starts
 
     def lay(self, i: int) -> dict[str, Any]:
         """Write the inputs of call ``i`` into the arena and say where they and the outputs lie.
 
-        The call before it may have to be judged yet, but no call that lies in the same region.
+        The call before it may have to be judged yet. What lies in the same region has been taken.
         """
-        probe = self.job.probes[i]
-        call = inputs.call_of(self.job.task, probe)
-        values = inputs.materialise(self.job.task, self.job.probes, i, self.job.oracle.make_inputs, self.job.device)
+        known, arena = self.ahead.take(i), self.job.arena
         region, shift = self.starts[i] = self._region(i), self._shift(i)
         cursor = Cursor(self.job.probe_start + region * self.region + shift)
+        begin = cursor.offset
         places = []
-        gaps: dict[str, tuple[dict[str, Any], Tensor]] = {}
-        for name, tensor in values.items():
-            stored = tensor
-            if probe.relation == "strided":
-                source = inputs.generator(probe.seed ^ 1, self.job.device)
-                stored = inputs.padded(tensor, source)
+        for name, stored in known.stored.items():
             place: dict[str, Any] = {
                 "name": name,
                 "at": cursor.take(stored.numel() * stored.element_size()),
                 "shape": list(stored.shape),
                 "dtype": str(stored.dtype).removeprefix("torch."),
             }
-            if probe.relation == "strided":
-                place["width"] = tensor.shape[-1]
-                gaps[name] = (place, stored)
-            self.job.arena.tensor(place["at"], tuple(stored.shape), stored.dtype).copy_(stored)
+            if known.strided:
+                place["width"] = known.values[name].shape[-1]
+            arena.tensor(place["at"], tuple(stored.shape), stored.dtype).copy_(stored)
             places.append(place)
         outputs = []
-        for name, (shape, dtype) in output_layout(self.job.task, call).items():
+        empty = cursor.offset
+        for name, (shape, dtype) in known.layout.items():
             size = prod(shape) * dtype.itemsize
-            at = cursor.take(size)
-            self.job.arena.tensor(at, (size,), torch.uint8).fill_(0xFF)
-            outputs.append({"name": name, "at": at, "bytes": size})
+            outputs.append({"name": name, "at": cursor.take(size), "bytes": size})
+        poison(arena, empty, cursor.offset - empty)
         again = []
         room = RECHECK_BYTES
         for number, size in self._sizes_before(i).items():
@@ -123,9 +125,7 @@ class CallDesk:
                 again.append({"seq": i - 1, "output": number, "at": cursor.take(size), "bytes": size})
                 room -= size
         again += self.again(1, cursor)
-        if self.job.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.laid[i] = Laid(call, values, places, outputs, again, gaps)
+        self.laid[i] = Laid(known, begin, cursor.offset, places, outputs, again)
         return {"key": self.job.keys[i], "seq": i, "inputs": places, "outputs": outputs, "again": again}
 
     def _region(self, i: int) -> int:
@@ -163,47 +163,56 @@ class CallDesk:
 
     def take(self, i: int) -> None:
         """Copy what call ``i`` left, so that the next call can be made while this one is judged."""
-        laid, arena = self.laid[i], self.job.arena
-        layout = output_layout(self.job.task, laid.call).values()
+        laid = self.laid[i]
+        # In one piece: on a GPU one copy takes as long as any of those that it would be made of.
+        left = self.job.arena.tensor(laid.begin, (laid.end - laid.begin,), torch.uint8).clone()
+
+        def of(place: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            start = place["at"] - laid.begin
+            return left[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+        stored = {p["name"]: of(p, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in laid.places}
+        widths = {p["name"]: p["width"] for p in laid.places if "width" in p}
         self.taken[i] = Taken(
-            {o["name"]: arena.tensor(o["at"], *of).clone() for o, of in zip(laid.outputs, layout, strict=True)},
-            {p["name"]: self._view(p).clone() for p in laid.places},
-            {
-                name: arena.tensor(place["at"], tuple(stored.shape), stored.dtype)[..., place["width"] :].clone()
-                for name, (place, stored) in laid.gaps.items()
-            },
-            [arena.tensor(a["at"], (a["bytes"],), torch.uint8).clone() for a in laid.again],
+            {o["name"]: of(o, *laid.known.layout[o["name"]]) for o in laid.outputs},
+            {name: whole[..., : widths.get(name)] for name, whole in stored.items()},
+            {name: stored[name][..., width:] for name, width in widths.items()},
+            [of(a, (a["bytes"],), torch.uint8) for a in laid.again],
         )
-        if self.job.device.type == "cuda":
-            torch.cuda.synchronize()
 
     def judge(
         self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]
     ) -> dict[str, Any]:
         """Compare what was taken of call ``i``. ``described``: the candidate's own words on its outputs."""
-        probe, laid, taken = self.job.probes[i], self.laid.pop(i), self.taken.pop(i)
-        call, given = laid.call, laid.given
-        form = self.job.task["entries"][call.entry]["forms"][call.form]
+        laid, taken = self.laid.pop(i), self.taken.pop(i)
+        known = laid.known
+        form = self.job.standard.form(known.call)
         names = list(form["outputs"])
-        problem = self._structure(call, described, names)
+        problem = self._structure(known, described, names)
         if problem:
             return problem
         got, after = taken.got, taken.after
-        expected = self.job.standard.references(call, self.job.keys[i], given)
-        rules = self.job.standard.rules(call, probe.generic)
-        judged = compare.judge_call(got, expected, rules, before=given, after=after, mutates=dict(form["mutates"]))
+        judged, changed = compare.judge_call_and(
+            got,
+            known.expected,
+            known.rules,
+            before=known.values,
+            after=after,
+            mutates=form["mutates"],
+            pairs=self._kept(laid.again, taken.again),
+        )
         wrong = [j for j in judged if not j.ok]
         note = ""
         baseline_ratio = None
-        if probe.case_id is not None or wrong:
-            baseline = self.job.standard.of_baseline(call, self.job.keys[i], given, expected, rules)
+        if known.probe.case_id is not None or wrong:
+            baseline = known.baseline
             if baseline is not None:
                 baseline_ratio = max((j.max_error_ratio or 0.0 for j in baseline), default=None)
-                wrong, note = self.job.standard.beside(judged, baseline, {**after, **got}, expected, rules)
-        between = self._between_rows(laid, taken)
+                wrong, note = self.job.standard.beside(judged, baseline, {**after, **got}, known.expected, known.rules)
+        between = self._between_rows(known, taken)
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
-        again = self.recheck(laid.again, taken.again)
+        again = _CHANGED if any(changed) else ""
         if earlier and not again:
             again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
         if again and not wrong:
@@ -226,13 +235,12 @@ class CallDesk:
             "baseline_error_ratio": baseline_ratio,
         }
 
-    def _structure(self, call: Call, described: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
-        layout = output_layout(self.job.task, call)
+    def _structure(self, known: Known, described: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
         if len(described) != len(names):
             said = f"forward returned {len(described)} tensors; the contract has {len(names)}: {', '.join(names)}"
             return {"ok": False, "outcome": "WRONG_SHAPE", "note": said, "output": names[0] if names else ""}
         for name, row in zip(names, described, strict=True):
-            shape, dtype = layout[name]
+            shape, dtype = known.layout[name]
             wanted = str(dtype).removeprefix("torch.")
             outcome, said = "", ""
             if row.get("foreign"):
@@ -249,24 +257,29 @@ class CallDesk:
                 return {"ok": False, "outcome": outcome, "note": said, "output": name, "kind": "lazy_output"}
         return None
 
-    def _between_rows(self, laid: Laid, taken: Taken) -> str:
+    def _between_rows(self, known: Known, taken: Taken) -> str:
         """What was written where a strided argument has no elements."""
-        for name, (place, stored) in laid.gaps.items():
-            if not compare.same_bits(taken.between[name], stored[..., place["width"] :]):
+        for name, now in taken.between.items():
+            stored = known.stored[name]
+            if not compare.same_bits(now, stored[..., stored.shape[-1] - now.shape[-1] :]):
                 return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
         return ""
 
     def recheck(self, places: list[dict[str, Any]], copied: list[Tensor]) -> str:
         """Whether an output of an earlier call, copied anew just now, is no longer what it was."""
+        return "" if all(compare.same_bits(now, then) for now, then in self._kept(places, copied)) else _CHANGED
+
+    def _kept(self, places: list[dict[str, Any]], copied: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Bytes of outputs of earlier calls, as they are now and as they were."""
+        pairs = []
         for a, now in zip(places, copied, strict=True):
             kept = self.small.get((a["seq"], a["output"]))
             if kept is None:
                 if a["output"] not in self.stable.get(a["seq"], []):
                     continue  # it lies in an argument, which is another call's now, or that call failed
                 kept = self.outputs[a["seq"]][a["output"]]
-            if not compare.same_bits(now, kept.contiguous().reshape(-1).view(torch.uint8)):
-                return "an output of an earlier call changed when forward was called again: outputs share memory"
-        return ""
+            pairs.append((now, kept.contiguous().reshape(-1).view(torch.uint8)))
+        return pairs
 
     @staticmethod
     def alias(aliases: list[list[int]], names: list[str], form: dict[str, Any], given: list[str]) -> str:

@@ -6,6 +6,7 @@ from the device, ``judge_call`` for a whole call including what may and what mus
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +21,7 @@ from fk_core.child.measure_kernel import measure_fused
 
 Kind = Literal["float", "integer", "topk", "quantised", "lse"]
 Scale = Literal["exact", "ue8m0", "free"]
+Pair = tuple[Tensor, Tensor]
 RMS_LIMIT = 1.3
 """Root mean square of the error ratios on generic inputs: correct rounding gives 0.58, a quarter of all elements one
 ulp off 1.15 (right), statistics from a part of the row 10."""
@@ -109,7 +111,13 @@ def judge(name: str, got: Tensor | None, ref: Tensor, mag: Tensor | None, rule: 
 
 def judge_many(items: Sequence[Item]) -> list[Judgement]:
     """Judge many outputs, waiting for the device once per kind of device and not once per output."""
+    return _judge_and_compare(items, ())[0]
+
+
+def _judge_and_compare(items: Sequence[Item], pairs: Sequence[Pair]) -> tuple[list[Judgement], list[bool]]:
+    """Judge outputs, and say of each pair whether any bit differs, in one transfer."""
     done: list[Judgement | None] = []
+    differ = [_unlike(*pair) for pair in pairs]
     pending: list[tuple[int, Item, Yardstick, Tensor]] = []
     for index, item in enumerate(items):
         early = _structure(item) or _exact(item)
@@ -119,15 +127,33 @@ def judge_many(items: Sequence[Item]) -> list[Judgement]:
             yard = _yardstick(item)
             look = measure_fused if item.got.is_cuda else measure
             pending.append((index, item, yard, look(item.got, item.ref, item.mag, yard)))
-    by_device: dict[torch.device, list[tuple[int, Item, Yardstick, Tensor]]] = {}
-    for entry in pending:
-        by_device.setdefault(entry[3].device, []).append(entry)
-    for entries in by_device.values():
-        rows = torch.cat([entry[3] for entry in entries]).tolist()
+    waiting = [(number, flag) for number, flag in enumerate(differ) if isinstance(flag, Tensor)]
+    for device in dict.fromkeys([entry[3].device for entry in pending] + [flag.device for _, flag in waiting]):
+        entries = [entry for entry in pending if entry[3].device == device]
+        flags = [(number, flag) for number, flag in waiting if flag.device == device]
+        told = iter(_transferred([entry[3] for entry in entries], [flag for _, flag in flags]))
         for index, item, yard, table in entries:
-            own, rows = rows[: table.shape[0]], rows[table.shape[0] :]
-            done[index] = _conclude(item, yard, own)
-    return [entry for entry in done if entry is not None]
+            rows = [list(itertools.islice(told, table.shape[1])) for _ in range(table.shape[0])]
+            done[index] = _conclude(item, yard, rows)
+        for number, _ in flags:
+            differ[number] = bool(next(told))
+    return [entry for entry in done if entry is not None], [bool(flag) for flag in differ]
+
+
+def _transferred(tables: list[Tensor], flags: list[Tensor]) -> list[float]:
+    """The numbers of all tables, then the flags."""
+    parts = [table.reshape(-1) for table in tables]
+    if flags:
+        parts.append(torch.stack(flags).double())
+    numbers: list[float] = torch.cat(parts).tolist()
+    return numbers
+
+
+def _unlike(one: Tensor, other: Tensor) -> bool | Tensor:
+    """Whether any bit differs; on a GPU a flag there, which nobody has waited for."""
+    if one.shape != other.shape or one.dtype != other.dtype or not one.is_cuda:
+        return not same_bits(one, other)
+    return (bits(one) != bits(other)).any()
 
 
 def judge_unchanged(name: str, now: Tensor, before: Tensor) -> Judgement:
@@ -164,13 +190,30 @@ def judge_call(
     ``expected`` names every output and every ``must`` argument; ``before`` and ``after`` hold the raw arguments,
     weights and buffers. Arguments that ``may`` change are scratch and are not looked at.
     """
+    return judge_call_and(outputs, expected, rules, before=before, after=after, mutates=mutates, pairs=())[0]
+
+
+def judge_call_and(
+    outputs: Mapping[str, Tensor | None],
+    expected: Mapping[str, tuple[Tensor, Tensor | None]],
+    rules: Mapping[str, Rule],
+    *,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    mutates: Mapping[str, str],
+    pairs: Sequence[Pair],
+) -> tuple[list[Judgement], list[bool]]:
+    """:func:`judge_call`, and of each of ``pairs`` whether any bit differs, with a single transfer from a GPU."""
     must = [name for name, word in mutates.items() if word == "must"]
     items = [
         Item(name, after[name] if name in must else outputs.get(name), ref, mag, rules[name])
         for name, (ref, mag) in expected.items()
     ]
-    kept = [judge_unchanged(name, after[name], value) for name, value in before.items() if name not in mutates]
-    return judge_many(items) + kept
+    kept = [name for name in before if name not in mutates]
+    judged, differ = _judge_and_compare(items, [*((after[name], before[name]) for name in kept), *pairs])
+    for name, changed in zip(kept, differ, strict=False):
+        judged.append(judge_unchanged(name, after[name], before[name]) if changed else Judgement(name, True))
+    return judged, differ[len(kept) :]
 
 
 def bits(tensor: Tensor) -> Tensor:

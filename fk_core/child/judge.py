@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fk_core.child import compare, inputs
-from fk_core.child.arena import Arena, Cursor, create_arena
+from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena
 from fk_core.child.baselines.base import BaselineUnusable, Provider, provider
 from fk_core.child.call_desk import RECHECK_BYTES, SHIFT, CallDesk
 from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, passed_init
@@ -135,7 +135,7 @@ class Job:
             self.keys.append(self._module(inputs.call_of(self.task, probe), cursor))
         self.probe_start = cursor.offset
         self.held = HoldDesk(self, body.get("brief", False))
-        room = max(self._room(i) for i in range(len(self.probes)))
+        room = -(-max(self._room(i) for i in range(len(self.probes))) // ALIGN) * ALIGN
         self.arena: Arena = create_arena(self.probe_start + max(2 * (SHIFT + room), self.held.room()), device)
         # The baseline takes its weights from memory that the candidate can't reach.
         self.private: Arena = create_arena(max(self.probe_start, 1), device)
@@ -270,15 +270,17 @@ class Job:
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
         do = body["do"]
         if do == "lay":
-            if body["drop"] is not None:
-                self.calls.drop(body["drop"])
-            return {"laid": self.calls.lay_free(body["lay"])}
+            if body["skip"] is not None:
+                self.calls.skip(body["skip"])
+            return self._settled({"laid": self.calls.lay_free(body["lay"])})
         if do == "take":
             self.calls.take(body["i"])
-            return {}
+            return self._settled({})
         if do == "step":
-            told = self.calls.judge(body["i"], body["outputs"], body["aliases"], body["earlier"])
-            return {"told": told, "laid": self.calls.lay_free(body["lay"])}
+            laid, told = self.calls.step(body["i"], body["outputs"], body["aliases"], body["earlier"], body["lay"])
+            return self._settled({"told": told, "laid": laid})
+        if do == "ahead":
+            return {"more": self.calls.ahead.work(body["most"])}
         if do == "hold":
             return self.held.lay(body["number"], body["calls"])
         if do == "judge_hold":
@@ -292,6 +294,12 @@ class Job:
         if do == "prepare":
             return self.prepare_baseline(body["key"])
         return self.timing.handle(body)
+
+    def _settled(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer, when all that was written or copied for it is there."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return answer
 
     def _baseline(self, key: str) -> Forward:
         self.prepare_baseline(key)

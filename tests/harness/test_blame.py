@@ -12,10 +12,10 @@ from fk_core import blame
 from fk_core.blame import CandidateLost, TryAgain, filled, reconsider
 from fk_core.child import processes
 from fk_core.errors import DeviceBroken, HarnessError
+from fk_core.fault import CandidateFault
 from fk_core.leases.nvml import GpuProcess
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome
-from fk_core.trial import CandidateFault
 
 
 class FakeChild:

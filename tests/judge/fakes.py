@@ -146,6 +146,7 @@ class FakeTrial:
         self.cancel: threading.Event | None = None
         self.made: list[str] = []
         self.fds: list[int] = []
+        self.posted: list[dict[str, Any]] = []
 
     def make(self, key: str) -> None:
         self.made.append(key)
@@ -168,6 +169,19 @@ class FakeTrial:
             self.process.loop(body)
         elif body["do"] == "held":
             answer = self.lies.held
+        return self._read(answer, claim)
+
+    def post(self, body: dict[str, Any]) -> tuple[int, int]:
+        """Answered when it is collected."""
+        self.posted.append(body)
+        return 0, len(self.posted)
+
+    def collect_beside(self, ticket: tuple[int, int], do: str, claim: type[Claim], *, timeout_s: float) -> Claim:
+        body = self.posted[ticket[1] - 1]
+        assert body["do"] == do
+        return self.ask(body, claim, timeout_s=timeout_s)
+
+    def _read(self, answer: dict[str, Any], claim: type[Claim]) -> Claim:
         try:
             return claim.model_validate(answer)
         except ValueError as error:
@@ -197,11 +211,24 @@ class FakeJudge:
         self.block = 1 << 16
         self.calls = CALLS
         self.given_fds: list[int] = []
+        self.open: list[tuple[str, dict[str, Any]]] = []
+        self.collected = 0
 
     def ask(self, do: str, *, fds: tuple[int, ...] = (), **body: Any) -> Frame:
         self.process.asked.append({"do": do, **body})
         self.process.heard({"do": do, **body})
         return Frame(REPLY, 0, 0, *self._answer(do, body))
+
+    def post(self, do: str, **body: Any) -> tuple[int, int]:
+        """Done at once; what came of it is told when it is collected."""
+        self.open.append((do, self.ask(do, **body).body))
+        return 0, len(self.open)
+
+    def collect(self, ticket: tuple[int, int], do: str) -> dict[str, Any]:
+        was, body = self.open[ticket[1] - 1]
+        assert was == do
+        self.collected += 1
+        return body
 
     def _answer(self, do: str, body: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         if do == "timing":
@@ -284,4 +311,7 @@ class Bench:
     def run(self, *names: str, dims: dict[str, int] | None = None) -> list[CaseTiming]:
         cases = [CaseSpec.model_construct(id=n, dims=dims or {"rows": 64}, calls=1) for n in names or ("op/a",)]
         self.stopwatch.plan(cases, {c.id: f"key of {c.id}" for c in cases})
-        return self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
+        self.stopwatch.capture()
+        found = self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
+        self.stopwatch.settle()
+        return found

@@ -181,7 +181,7 @@ def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
     laid = court.job.calls.lay(0)
     for place in laid["outputs"]:
         assert bool((court.job.arena.tensor(place["at"], (place["bytes"],), torch.uint8) == 0xFF).all())
-    call = court.job.calls.laid[0].call
+    call = court.job.calls.laid[0].known.call
     said = {"shape": list(call.shapes["x"]), "dtype": str(call.dtype)[6:], "device": "cpu", "copied": True}
     court.job.calls.take(0)
     told = court.job.calls.judge(0, [said], [], [])

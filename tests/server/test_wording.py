@@ -11,11 +11,11 @@ from fk_core import stubs
 from fk_core.catalog import Catalog
 from fk_core.conclude import conclude
 from fk_core.errors import UnknownTask
+from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
 from fk_core.leases.devices import cpu_device
 from fk_core.records.report import Outcome, ValidateRequest
 from fk_core.settings import Settings
-from fk_core.trial import CandidateFault
 from fk_server.faults import fault_text
 from fk_server.wording import in_tools
 

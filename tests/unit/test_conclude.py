@@ -8,11 +8,11 @@ import pytest
 
 from fk_core.catalog import Catalog
 from fk_core.conclude import conclude
+from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
 from fk_core.leases.devices import cpu_device
 from fk_core.records.report import Outcome, ValidateRequest, blame_of
 from fk_core.settings import Settings
-from fk_core.trial import CandidateFault
 
 COMPARED = {Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE, Outcome.WRONG_VALUES, Outcome.NON_FINITE, Outcome.MUTATED}
 OTHERS = sorted(set(Outcome) - COMPARED - {Outcome.PASSED, Outcome.NOT_RUN})

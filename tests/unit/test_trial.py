@@ -2,151 +2,25 @@
 
 from __future__ import annotations
 
-import array
 import json
 import os
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fk_core.child import wire
-from fk_core.domain import Domain
 from fk_core.errors import Cancelled
-from fk_core.records.claims import CallClaim, Findings, GatedTurn, StateClaim
+from fk_core.fault import CandidateFault
+from fk_core.records.claims import CallClaim, Findings, GatedTurn
 from fk_core.records.report import Outcome
-from fk_core.sandbox.launch import Child
-from fk_core.settings import Limits, Settings
-from fk_core.trial import CandidateFault, Trial, explain
+from fk_core.trial import Trial
 from tests.descriptors import descriptors
+from tests.unit.stage import Make, Stage, exception
 
-Play = Callable[["Stage"], None]
 TURN = {"do": "turn", "case": "op/a"}
 GOOD_TURN = {"full_us": [2.0], "gate_us": [1.0], "span_us": 9.0, "calls": 3}
-
-
-class Stage:
-    """The candidate's end of the channel, in a thread: raw bytes, no channel object."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.nonce = self.seq = 0
-        self.body: dict[str, Any] = {}
-
-    def hear(self) -> dict[str, Any]:
-        """Read one request."""
-        head = self._exactly(wire.HEADER.size)
-        _, _, _, length, _, self.nonce, self.seq = wire.HEADER.unpack(head)
-        self.body = json.loads(self._exactly(length))
-        return self.body
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self.sock.recv(size - len(data))
-            if not more:
-                raise EOFError
-            data += more
-        return data
-
-    def frame(self, raw: bytes, **other: Any) -> bytes:
-        """A right frame around ``raw``, but for what ``other`` says of its header."""
-        head: dict[str, Any] = {
-            "magic": wire.MAGIC,
-            "kind": wire.REPLY,
-            "flags": 0,
-            "length": len(raw),
-            "fds": 0,
-            "nonce": self.nonce,
-            "seq": self.seq,
-        }
-        return wire.HEADER.pack(*(head | other).values()) + raw
-
-    def say(self, body: Any, **other: Any) -> None:
-        self.sock.sendall(self.frame(json.dumps(body).encode(), **other))
-
-    def send_fds(self, data: bytes, fds: list[int]) -> None:
-        self.sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
-
-
-class FakeChild(Child):
-    """The real parent's side of a child whose process is a thread of this one."""
-
-    def __init__(self, play: Play) -> None:
-        super().__init__(None, "candidate", "process", 4096)  # type: ignore[arg-type]
-        self.killed = False
-        self._started.set()
-        self._resting = threading.Event()
-        self._play = play
-        self._thread = threading.Thread(target=self._perform, daemon=True)
-        self._thread.start()
-
-    def _perform(self) -> None:
-        stage = Stage(self._theirs)
-        try:
-            while True:
-                stage.hear()
-                self._resting.clear()
-                try:
-                    self._play(stage)
-                finally:
-                    self._resting.set()
-        except (EOFError, OSError):
-            pass
-
-    def rest(self) -> None:
-        """Return when what was played for the last answer is over: until then the stage may hold descriptors."""
-        assert self._resting.wait(10.0)
-
-    def die(self, status: int = 0, limit: str | None = None, output: str = "") -> None:
-        """The process ends by itself."""
-        self._tail += output.encode()
-        self.output_bytes += len(output)
-        self._exit = {"by_itself": True, "status": status, "limit": limit}
-        self._gone.set()
-        self._theirs.shutdown(socket.SHUT_RDWR)
-
-    def kill(self) -> None:
-        self.killed = True
-        if self._exit is None:
-            self._exit = {"by_itself": False, "status": 9, "limit": None}
-        self._gone.set()
-        self.channel.close()
-
-    def end(self) -> None:
-        self.kill()
-        self._thread.join(5.0)
-        assert not self._thread.is_alive()
-        self._close_theirs()
-        self._line.close()
-        os.close(self._log)
-
-
-Make = Callable[..., Trial]
-
-
-@pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Make]:
-    children: list[FakeChild] = []
-
-    def make(play: Play, *, call_s: float = 10.0, cancel: threading.Event | None = None) -> Trial:
-        child = FakeChild(play)
-        children.append(child)
-        base = Settings(home=tmp_path, lock_dir=tmp_path)
-        settings = replace(base, limits=Limits(call_s=call_s, build_s=call_s, first_call_s=call_s))
-        judge: Any = SimpleNamespace(desk=SimpleNamespace(cpu=True))
-        return Trial(child, tmp_path, judge, settings, cancel)
-
-    before = descriptors()
-    yield make
-    for child in children:
-        child.end()
-    assert not descriptors() - before
 
 
 def left_open(made: Trial, before: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -474,10 +348,6 @@ def test_a_cancelled_death_is_no_fault(trial: Make) -> None:
 # -- exceptions --------------------------------------------------------------------------------------------------------
 
 
-def exception(kind: str = "ValueError", message: str = "no", **more: Any) -> dict[str, Any]:
-    return {"exception": {"type": kind, "message": message, "where": "line 3: x", "trace": "Traceback ..."} | more}
-
-
 EXCEPTIONS: dict[str, tuple[str, dict[str, Any], Outcome, str]] = {
     "at import": ("load", exception("ImportError", "no module"), Outcome.BUILD_FAILED, "importing the file raised"),
     "in forward": ("call", exception(), Outcome.CRASHED, "calling forward raised ValueError: no (line 3: x)"),
@@ -561,216 +431,65 @@ def test_long_reasons_are_cut(trial: Make) -> None:
     assert len(fault(made, {"do": "make"}, CallClaim).reason) <= 2000
 
 
-# -- weights -----------------------------------------------------------------------------------------------------------
+# -- the judge works ahead ---------------------------------------------------------------------------------------------
 
 
-class StateJudge:
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.told, self.asked, self.desk = told, [], SimpleNamespace(cpu=True)  # type: ignore[var-annotated]
-
-    def ask(self, do: str, **body: Any) -> Any:
-        self.asked.append((do, body))
-        places = {"weight": {"at": 0, "bytes": 8}}
-        return SimpleNamespace(body={"places": places} if do == "state" else self.told)
-
-
-def test_changed_weights(trial: Make) -> None:
-    made = trial(lambda stage: stage.say({"copied": ["weight"]}))
-    made.judge = StateJudge({"ok": False, "note": "weight was changed"})  # type: ignore[assignment]
-    with pytest.raises(CandidateFault) as caught:
-        made._weights("k")
-    assert caught.value.outcome is Outcome.MUTATED
-    assert [e.kind for e in caught.value.evidence] == ["state_mutation"]
-    made.judge = StateJudge({"ok": True})  # type: ignore[assignment]
-    made._weights("k")
-    assert made.judge.asked[-1] == ("judge_state", {"key": "k", "copied": ["weight"]})  # type: ignore[attr-defined]
-    assert StateClaim(copied=[]).copied == []
-
-
-# -- which calls are made ----------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_stands_in_is_made_outside_the_domain_only(trial: Make) -> None:
-    made = trial(lambda stage: None)
-    narrow = {"dims": {"hidden": 96}, "dtype": "bfloat16", "unless": None}
-    wide = {"dims": {"hidden": 4096}, "dtype": "bfloat16", "unless": 0}
-    made.plan = {"probes": [narrow, wide]}
-    assert (made._wanted(narrow), made._wanted(wide)) == (True, False)
-    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
-    assert (made._wanted(narrow), made._wanted(wide)) == (False, True)
-    made.domain = Domain({"hidden": frozenset({512})}, {}, None)
-    assert (made._wanted(narrow), made._wanted(wide)) == (False, False)
-
-
-HOLDS = [
-    {"entry": "A", "form": form, "dims": {"hidden": hidden}, "dtype": "bfloat16", "key": f"{form}{hidden}"}
-    | {"large": hidden > 4096}
-    for form, hidden in (("plain", 96), ("residual", 96), ("plain", 4096), ("plain", 65536))
-]
-
-
-def held(made: Trial, told: dict[str, Any]) -> list[tuple[int, int]]:
-    """Number and count of what is held, with a judge that answers ``told``."""
-    asked: list[tuple[int, int]] = []
+def ahead_of(made: Trial, more: list[bool]) -> list[int]:
+    """Have the judge say whether there is more to work out; gives how often it was asked."""
+    asked: list[int] = []
 
     def ask(do: str, **body: Any) -> Any:
-        if do == "hold":
-            asked.append((body["number"], body["calls"]))
-        return SimpleNamespace(body={"calls": body["calls"]} if do == "hold" else told)
+        assert do == "ahead"
+        asked.append(body["most"])
+        return SimpleNamespace(body={"more": more.pop(0)})
 
     made.judge.ask = ask  # type: ignore[method-assign]
-    made.plan = {"holds": HOLDS, "modules": [{"key": shape["key"]} for shape in HOLDS]}
-    made._hold(lambda doing, share: None)
     return asked
 
 
-def answer_holds(stage: Stage) -> None:
-    stage.say({"shared": []} if stage.body["do"] == "hold" else {})
+@pytest.mark.parametrize(("on_gpu", "wanted"), [(True, 3), (False, 0)])
+def test_the_judge_works_ahead_while_nobody_answers(trial: Make, on_gpu: bool, wanted: int) -> None:
+    go = threading.Event()
 
-
-def test_what_is_held_is_the_smallest_shape_of_the_domain(trial: Make) -> None:
-    for on_gpu, wanted in ((True, [{0, 1, 3}]), (False, [{0, 3}, {1}])):
-        made = trial(answer_holds)
-        made.on_gpu = on_gpu
-        asked = held(made, {"ok": True})
-        assert {number for number, _ in asked} in wanted
-        assert all(64 < calls <= 128 for _, calls in asked)
-    made = trial(answer_holds)
-    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
-    assert [number for number, _ in held(made, {"ok": True})] == [2]
-    made.domain = Domain({"hidden": frozenset({7})}, {}, None)
-    assert held(made, {"ok": True}) == []
-
-
-def test_a_shared_output_is_evidence(trial: Make) -> None:
-    made = trial(answer_holds)
-    told = {"ok": False, "outcome": "MUTATED", "kind": "output_alias", "output": "y", "note": "outputs share memory"}
-    with pytest.raises(CandidateFault) as caught:
-        held(made, told)
-    assert caught.value.outcome is Outcome.MUTATED
-    assert [e.kind for e in caught.value.evidence] == ["output_alias"]
-    assert "calls whose outputs are all kept" in caught.value.reason
-    assert "anew" in caught.value.evidence[0].instead
-
-
-def test_a_forged_answer_on_what_is_held(trial: Make) -> None:
-    made = trial(lambda stage: stage.say({"shared": "none"} if stage.body["do"] == "hold" else {}))
-    with pytest.raises(CandidateFault) as caught:
-        held(made, {"ok": True})
-    assert [e.kind for e in caught.value.evidence] == ["protocol"]
-
-
-def test_a_value_that_is_not_finite_is_named() -> None:
-    first = {"index": [1, 0], "expected": None, "got": 0.5, "note": "expected is NaN"}
-    told = {"outcome": "NON_FINITE", "judgement": {"first_mismatch": first, "share_wrong": 0.5}, "limit": 5}
-    assert explain(told).startswith("first wrong at [1, 0]: expected NaN, got 0.5; 50% of")
-
-
-def test_that_all_is_wrong_is_said_once() -> None:
-    first = {"index": [1, 0], "expected": 2, "got": -0.07114705691324516}
-    judged = {"first_mismatch": first, "share_wrong": 1.0, "pattern": "all elements wrong; about twice"}
-    said = explain({"outcome": "WRONG_VALUES", "judgement": judged, "limit": 5})
-    assert said == "first wrong at [1, 0]: expected 2, got -0.0711470569; all elements wrong; about twice"
-
-
-def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
-    made = trial(lambda stage: stage.say(exception(), kind=wire.ERROR) if stage.body["do"] == "hold" else stage.say({}))
-    with pytest.raises(CandidateFault) as caught:
-        held(made, {"ok": True})
-    first, *rest = caught.value.reason.splitlines()
-    assert first.startswith("calling forward many times raised ValueError: no (line 3: x); the call: ")
-    assert "(hidden=96, bfloat16)" in first
-    assert rest == ["Traceback ..."]
-
-
-class PlanJudge:
-    """Lays out calls that may lie in one of two regions, and writes down when it is asked what."""
-
-    desk = SimpleNamespace(cpu=True)
-
-    def __init__(self, story: list[str], related: dict[int, int]) -> None:
-        self.story, self.related = story, related
-        self.region: dict[int, int] = {}
-        self.waiting: list[int] = []
-        self.latest = 1
-
-    def ask(self, do: str, **body: Any) -> Any:
-        if do == "step":
-            self.story.append(f"judge {body['i']}")
-            self.waiting.remove(body["i"])
-        elif do == "take":
-            self.story.append(f"take {body['i']}")
-        elif do == "lay" and body["drop"] is not None:
-            self.waiting.remove(body["drop"])
-        laid = []
-        for i in body.get("lay", []):
-            region = self.region[self.related[i]] if i in self.related else 1 - self.latest
-            if region in [self.region[n] for n in self.waiting]:
-                break
-            self.region[i] = self.latest = region
-            self.waiting.append(i)
-            laid.append({"seq": i, "key": "k"})
-        return SimpleNamespace(body={"laid": laid, "told": {"ok": True}, "places": {}})
-
-
-def of_plan(calls: int, may_raise: tuple[int, ...] = ()) -> dict[str, Any]:
-    probe = {"case_id": None, "dims": {}, "dtype": "float32", "unless": None, "gating": True, "why": "a call"}
-    return {
-        "probes": [probe | {"may_raise": i in may_raise} for i in range(calls)],
-        "modules": [{"key": "k"}],
-        "holds": [],
-    }
-
-
-def calls_of(story: list[str], fails: dict[int, dict[str, Any]]) -> Play:
     def play(stage: Stage) -> None:
-        if stage.body["do"] == "call":
-            seq = stage.body["seq"]
-            story.append(f"call {seq}")
-            if seq in fails:
-                stage.say(fails[seq], kind=wire.ERROR)
-            else:
-                stage.say({"outputs": [], "aliases": [], "earlier": []})
-        else:
-            stage.say({"findings": []} if stage.body["do"] == "checkpoint" else {})
+        go.wait(10.0)
+        stage.say(GOOD_TURN)
 
-    return play
-
-
-def told_of(trial: Make, calls: int, related: dict[int, int], fails: dict[int, dict[str, Any]]) -> list[str]:
-    story: list[str] = []
-    made = trial(calls_of(story, fails))
-    made.judge = PlanJudge(story, related)  # type: ignore[assignment]
-    made.plan = of_plan(calls, may_raise=tuple(fails))
-    made.correctness({}, lambda doing, share: None)
-    return story
+    made = trial(play)
+    made.on_gpu = on_gpu
+    asked = ahead_of(made, [True, True, False])
+    ticket = made.post(TURN)
+    threading.Timer(0.2, go.set).start()
+    assert made.collect_beside(ticket, "turn", GatedTurn, timeout_s=10.0).calls == 3
+    assert len(asked) == wanted
 
 
-def test_a_call_is_made_while_the_one_before_it_is_judged(trial: Make) -> None:
-    story = told_of(trial, 6, {}, {})
-    assert [word for word in story if word.startswith("call")] == [f"call {i}" for i in range(6)]
-    assert [word for word in story if word.startswith("judge")] == [f"judge {i}" for i in range(6)]
+def test_an_answer_that_is_there_is_taken_at_once(trial: Make) -> None:
+    made = trial(lambda stage: stage.say(GOOD_TURN))
+    made.on_gpu = True
+    asked = ahead_of(made, [])
+    ticket = made.post(TURN)
+    while not made.child.channel.pending():
+        pass
+    made.collect_beside(ticket, "turn", GatedTurn, timeout_s=10.0)
+    assert asked == []
 
 
-def test_a_related_call_waits_until_the_earlier_one_is_judged(trial: Make) -> None:
-    story = told_of(trial, 6, {2: 1, 3: 1}, {})
-    for i in (2, 3):
-        assert story.index(f"judge {i - 1}") < story.index(f"call {i}")
+def test_a_death_while_the_judge_works_ahead(trial: Make) -> None:
+    made = trial(lambda stage: made.child.die(status=3 << 8))  # type: ignore[attr-defined]
+    made.on_gpu = True
+    ahead_of(made, [True] * 1000 + [False])
+    with pytest.raises(CandidateFault) as caught:
+        made.collect_beside(made.post(TURN), "turn", GatedTurn, timeout_s=10.0)
+    assert caught.value.outcome is Outcome.CRASHED
 
 
-def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
-    story = told_of(trial, 4, {2: 1}, {1: exception()})
-    assert [word for word in story if word.startswith("judge")] == ["judge 0", "judge 2", "judge 3"]
-    assert "call 2" in story
-
-
-def test_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
-    story: list[str] = []
-    made = trial(calls_of([], {}))
-    made.judge = PlanJudge(story, {2: 1})  # type: ignore[assignment]
-    made.plan = of_plan(4)
-    real = made.post
-    made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
-    made.correctness({}, lambda doing, share: None)
-    first = ["post 0", "take 0", "post 1", "judge 0", "take 1", "judge 1"]
-    assert story == [*first, "post 2", "take 2", "post 3", "judge 2", "take 3", "judge 3"]
+def test_cancelled_while_the_judge_works_ahead(trial: Make) -> None:
+    cancel = threading.Event()
+    made = trial(lambda stage: None, cancel=cancel)
+    made.on_gpu = True
+    ahead_of(made, [True] * 1000)
+    ticket = made.post(TURN)
+    cancel.set()
+    with pytest.raises(Cancelled):
+        made.collect_beside(ticket, "turn", GatedTurn, timeout_s=10.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fk_core.child import elementwise
+from fk_core.child import compare, elementwise
 from fk_core.child.compare import Item, Judgement, Rule, judge, judge_many, judge_unchanged, same_bits
 from fk_core.child.elementwise import half_ulp
 from fk_core.child.quantised import judge_quantised, unpack_e2m1
@@ -252,3 +253,24 @@ def test_block_scales_and_fp4() -> None:
     assert not judge_quantised("q", codes, blocks.float().roll(1, 0), ref, blocks, Rule(kind="quantised")).ok
     packed = torch.tensor([[0x21, 0xF8]], dtype=torch.uint8)
     assert unpack_e2m1(packed).tolist() == [[0.5, 1.0, -0.0, -6.0]]
+
+
+def test_pairs_are_compared_beside_a_call() -> None:
+    given = torch.tensor([1.0, float("nan"), -0.0])
+    call: dict[str, Any] = {"before": {"x": given}, "after": {"x": given.clone()}, "mutates": {}}
+    ref = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    out, expected, rules = {"y": ref.float()}, {"y": (ref, torch.ones_like(ref))}, {"y": Rule(generic=False)}
+    pairs = [
+        (given, given.clone()),
+        (given, torch.tensor([1.0, float("nan"), 0.0])),
+        (given, given[:2]),
+        (given[:0], given[:0].clone()),
+    ]
+    judged, differ = compare.judge_call_and(out, expected, rules, pairs=pairs, **call)
+    assert [j.ok for j in judged] == [True, True]
+    assert differ == [False, True, True, False]
+    assert compare.judge_call(out, expected, rules, **call) == judged
+    call["after"]["x"][0] = 3.0
+    judged, differ = compare.judge_call_and(out, expected, rules, pairs=pairs[:1], **call)
+    assert [(j.name, j.ok) for j in judged] == [("y", True), ("x", False)]
+    assert differ == [False]

@@ -1,0 +1,245 @@
+"""Which calls are made and in which order, and what becomes of what the judge says of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fk_core.child import wire
+from fk_core.correctness import Correctness
+from fk_core.domain import Domain
+from fk_core.fault import CandidateFault, explain
+from fk_core.records.claims import StateClaim
+from fk_core.records.report import Outcome
+from fk_core.trial import Trial
+from tests.unit.stage import Make, Play, Stage, exception
+
+
+def calls(made: Trial) -> Correctness:
+    made.plan = {"probes": []} | made.plan
+    return Correctness(made, {}, lambda doing, share: None)
+
+
+def run(made: Trial) -> None:
+    """All calls of the plan."""
+    all_of_it = calls(made)
+    all_of_it.of_cases()
+    all_of_it.of_the_rest()
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+class StateJudge:
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told, self.asked, self.desk = told, [], SimpleNamespace(cpu=True)  # type: ignore[var-annotated]
+
+    def ask(self, do: str, **body: Any) -> Any:
+        self.asked.append((do, body))
+        places = {"weight": {"at": 0, "bytes": 8}}
+        return SimpleNamespace(body={"places": places} if do == "state" else self.told)
+
+
+def test_changed_weights(trial: Make) -> None:
+    made = trial(lambda stage: stage.say({"copied": ["weight"]}))
+    made.judge = StateJudge({"ok": False, "note": "weight was changed"})  # type: ignore[assignment]
+    with pytest.raises(CandidateFault) as caught:
+        calls(made)._weights("k")
+    assert caught.value.outcome is Outcome.MUTATED
+    assert [e.kind for e in caught.value.evidence] == ["state_mutation"]
+    made.judge = StateJudge({"ok": True})  # type: ignore[assignment]
+    calls(made)._weights("k")
+    assert made.judge.asked[-1] == ("judge_state", {"key": "k", "copied": ["weight"]})  # type: ignore[attr-defined]
+    assert StateClaim(copied=[]).copied == []
+
+
+# -- which calls are made ----------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_stands_in_is_made_outside_the_domain_only(trial: Make) -> None:
+    made = trial(lambda stage: None)
+    narrow = {"dims": {"hidden": 96}, "dtype": "bfloat16", "unless": None}
+    wide = {"dims": {"hidden": 4096}, "dtype": "bfloat16", "unless": 0}
+    made.plan = {"probes": [narrow, wide]}
+    judged = calls(made)
+    assert (judged._wanted(narrow), judged._wanted(wide)) == (True, False)
+    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
+    assert (judged._wanted(narrow), judged._wanted(wide)) == (False, True)
+    made.domain = Domain({"hidden": frozenset({512})}, {}, None)
+    assert (judged._wanted(narrow), judged._wanted(wide)) == (False, False)
+
+
+HOLDS = [
+    {"entry": "A", "form": form, "dims": {"hidden": hidden}, "dtype": "bfloat16", "key": f"{form}{hidden}"}
+    | {"large": hidden > 4096}
+    for form, hidden in (("plain", 96), ("residual", 96), ("plain", 4096), ("plain", 65536))
+]
+
+
+def held(made: Trial, told: dict[str, Any]) -> list[tuple[int, int]]:
+    """Number and count of what is held, with a judge that answers ``told``."""
+    asked: list[tuple[int, int]] = []
+
+    def ask(do: str, **body: Any) -> Any:
+        if do == "hold":
+            asked.append((body["number"], body["calls"]))
+        return SimpleNamespace(body={"calls": body["calls"]} if do == "hold" else told)
+
+    made.judge.ask = ask  # type: ignore[method-assign]
+    made.plan = {"probes": [], "holds": HOLDS, "modules": [{"key": shape["key"]} for shape in HOLDS]}
+    calls(made)._hold()
+    return asked
+
+
+def answer_holds(stage: Stage) -> None:
+    stage.say({"shared": []} if stage.body["do"] == "hold" else {})
+
+
+def test_what_is_held_is_the_smallest_shape_of_the_domain(trial: Make) -> None:
+    for on_gpu, wanted in ((True, [{0, 1, 3}]), (False, [{0, 3}, {1}])):
+        made = trial(answer_holds)
+        made.on_gpu = on_gpu
+        asked = held(made, {"ok": True})
+        assert {number for number, _ in asked} in wanted
+        assert all(64 < calls <= 128 for _, calls in asked)
+    made = trial(answer_holds)
+    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
+    assert [number for number, _ in held(made, {"ok": True})] == [2]
+    made.domain = Domain({"hidden": frozenset({7})}, {}, None)
+    assert held(made, {"ok": True}) == []
+
+
+def test_a_shared_output_is_evidence(trial: Make) -> None:
+    made = trial(answer_holds)
+    told = {"ok": False, "outcome": "MUTATED", "kind": "output_alias", "output": "y", "note": "outputs share memory"}
+    with pytest.raises(CandidateFault) as caught:
+        held(made, told)
+    assert caught.value.outcome is Outcome.MUTATED
+    assert [e.kind for e in caught.value.evidence] == ["output_alias"]
+    assert "calls whose outputs are all kept" in caught.value.reason
+    assert "anew" in caught.value.evidence[0].instead
+
+
+def test_a_forged_answer_on_what_is_held(trial: Make) -> None:
+    made = trial(lambda stage: stage.say({"shared": "none"} if stage.body["do"] == "hold" else {}))
+    with pytest.raises(CandidateFault) as caught:
+        held(made, {"ok": True})
+    assert [e.kind for e in caught.value.evidence] == ["protocol"]
+
+
+def test_a_value_that_is_not_finite_is_named() -> None:
+    first = {"index": [1, 0], "expected": None, "got": 0.5, "note": "expected is NaN"}
+    told = {"outcome": "NON_FINITE", "judgement": {"first_mismatch": first, "share_wrong": 0.5}, "limit": 5}
+    assert explain(told).startswith("first wrong at [1, 0]: expected NaN, got 0.5; 50% of")
+
+
+def test_that_all_is_wrong_is_said_once() -> None:
+    first = {"index": [1, 0], "expected": 2, "got": -0.07114705691324516}
+    judged = {"first_mismatch": first, "share_wrong": 1.0, "pattern": "all elements wrong; about twice"}
+    said = explain({"outcome": "WRONG_VALUES", "judgement": judged, "limit": 5})
+    assert said == "first wrong at [1, 0]: expected 2, got -0.0711470569; all elements wrong; about twice"
+
+
+def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
+    made = trial(lambda stage: stage.say(exception(), kind=wire.ERROR) if stage.body["do"] == "hold" else stage.say({}))
+    with pytest.raises(CandidateFault) as caught:
+        held(made, {"ok": True})
+    first, *rest = caught.value.reason.splitlines()
+    assert first.startswith("calling forward many times raised ValueError: no (line 3: x); the call: ")
+    assert "(hidden=96, bfloat16)" in first
+    assert rest == ["Traceback ..."]
+
+
+class PlanJudge:
+    """Lays out calls that may lie in one of two regions, and writes down when it is asked what."""
+
+    desk = SimpleNamespace(cpu=True)
+
+    def __init__(self, story: list[str], related: dict[int, int]) -> None:
+        self.story, self.related = story, related
+        self.region: dict[int, int] = {}
+        self.waiting: list[int] = []
+        self.latest = 1
+
+    def ask(self, do: str, **body: Any) -> Any:
+        if do == "step":
+            self.story.append(f"judge {body['i']}")
+            self.waiting.remove(body["i"])
+        elif do == "take":
+            self.story.append(f"take {body['i']}")
+        elif do == "lay" and body["skip"] is not None:
+            self.waiting.remove(body["skip"])
+        laid = []
+        for i in body.get("lay", []):
+            region = self.region[self.related[i]] if i in self.related else 1 - self.latest
+            if region in [self.region[n] for n in self.waiting]:
+                break
+            self.region[i] = self.latest = region
+            self.waiting.append(i)
+            laid.append({"seq": i, "key": "k"})
+        return SimpleNamespace(body={"laid": laid, "told": {"ok": True}, "places": {}})
+
+
+def of_plan(calls: int, may_raise: tuple[int, ...] = ()) -> dict[str, Any]:
+    probe = {"case_id": None, "dims": {}, "dtype": "float32", "unless": None, "gating": True, "why": "a call"}
+    return {
+        "probes": [probe | {"may_raise": i in may_raise} for i in range(calls)],
+        "modules": [{"key": "k"}],
+        "holds": [],
+    }
+
+
+def calls_of(story: list[str], fails: dict[int, dict[str, Any]]) -> Play:
+    def play(stage: Stage) -> None:
+        if stage.body["do"] == "call":
+            seq = stage.body["seq"]
+            story.append(f"call {seq}")
+            if seq in fails:
+                stage.say(fails[seq], kind=wire.ERROR)
+            else:
+                stage.say({"outputs": [], "aliases": [], "earlier": []})
+        else:
+            stage.say({"findings": []} if stage.body["do"] == "checkpoint" else {})
+
+    return play
+
+
+def told_of(trial: Make, calls: int, related: dict[int, int], fails: dict[int, dict[str, Any]]) -> list[str]:
+    story: list[str] = []
+    made = trial(calls_of(story, fails))
+    made.judge = PlanJudge(story, related)  # type: ignore[assignment]
+    made.plan = of_plan(calls, may_raise=tuple(fails))
+    run(made)
+    return story
+
+
+def test_a_call_is_made_while_the_one_before_it_is_judged(trial: Make) -> None:
+    story = told_of(trial, 6, {}, {})
+    assert [word for word in story if word.startswith("call")] == [f"call {i}" for i in range(6)]
+    assert [word for word in story if word.startswith("judge")] == [f"judge {i}" for i in range(6)]
+
+
+def test_a_related_call_waits_until_the_earlier_one_is_judged(trial: Make) -> None:
+    story = told_of(trial, 6, {2: 1, 3: 1}, {})
+    for i in (2, 3):
+        assert story.index(f"judge {i - 1}") < story.index(f"call {i}")
+
+
+def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
+    story = told_of(trial, 4, {2: 1}, {1: exception()})
+    assert [word for word in story if word.startswith("judge")] == ["judge 0", "judge 2", "judge 3"]
+    assert "call 2" in story
+
+
+def test_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
+    story: list[str] = []
+    made = trial(calls_of([], {}))
+    made.judge = PlanJudge(story, {2: 1})  # type: ignore[assignment]
+    made.plan = of_plan(4)
+    real = made.post
+    made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
+    run(made)
+    first = ["post 0", "take 0", "post 1", "judge 0", "take 1", "judge 1"]
+    assert story == [*first, "post 2", "take 2", "post 3", "judge 2", "take 3", "judge 3"]
