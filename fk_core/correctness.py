@@ -1,4 +1,4 @@
-"""Every call of the plan, made by the candidate and judged: first those of the cases, then all others."""
+"""Every call of the plan, made by the candidate and judged by the judge, each at its own pace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import time
 from typing import Any
 
-from fk_core.child import wire
 from fk_core.fault import INSTEAD, CandidateFault, host_fault, in_call, stream_fault, wrong
 from fk_core.records.claims import CallClaim, Findings, HoldClaim, StateClaim, TryClaim
 from fk_core.records.report import CaseReport, Evidence, Outcome
@@ -15,6 +14,8 @@ from fk_core.trial import Progress, Trial
 
 _FIRST_CALLS = 4
 _LEAST_WAIT_S = 0.1
+_MOST_WAITING = 2 << 30
+"""Bytes of what calls left that are kept until they are judged."""
 _HELD_CALLS = (72, 96)
 """How many calls are made whose outputs are all kept; drawn anew each time."""
 _SLOW_S = 0.25
@@ -28,47 +29,83 @@ class Correctness:
         self.trial, self.judge, self.cases, self.progress = trial, trial.judge, cases, progress
         self.probes: list[dict[str, Any]] = trial.plan["probes"]
         self._tried: set[str] = set()
+        self._waiting = self._bytes = 0
+        """Calls that were not judged yet, and what they take of the judge's memory."""
 
-    def of_cases(self) -> None:
-        """The calls of the cases themselves, at their full shapes."""
-        self._judge([i for i, probe in enumerate(self.probes) if probe["case_id"] is not None])
+    def make(self) -> None:
+        """Every call of the plan. On a CPU each is judged while the next one is made. On a GPU, where judging takes
+        longer than the calls, it is left for :meth:`judge_some`, except for what is too large to be kept.
+        """
+        calls = _Calls(self.trial, [i for i, probe in enumerate(self.probes) if self._wanted(probe)])
+        try:
+            while (i := calls.next()) is not None:
+                self._make(calls, i)
+                while self._waiting and (self._bytes > _MOST_WAITING or not self.trial.on_gpu):
+                    self.judge_some(1)
+        except CandidateFault as fault:
+            self.judge_before(fault)
+            raise
 
-    def of_the_rest(self) -> None:
-        """All other calls, those whose outputs are all kept, then the weights and a look at the process."""
-        self._judge([i for i, probe in enumerate(self.probes) if probe["case_id"] is None])
+    def judge_some(self, most: int = 4) -> bool:
+        """Judge the next calls of those that were made; whether there are more."""
+        if self._waiting:
+            answer = self._count(self.judge.ask("judge", most=most).body)
+            for i, told in answer["told"]:
+                self._heard(self.probes[i], told)
+        return self._waiting > 0
+
+    def judge_all(self) -> None:
+        while self.judge_some():
+            self.trial.check()
+
+    def judge_before(self, fault: CandidateFault) -> None:
+        """Judge the calls that were made before the candidate failed: a wrong value says more than a crash. Evidence
+        says more than either.
+        """
+        if not fault.evidence:
+            self.judge_all()
+
+    def _count(self, answer: dict[str, Any]) -> dict[str, Any]:
+        self._waiting, self._bytes = answer["waiting"], answer["bytes"]
+        return answer
+
+    def finish(self) -> None:
+        """What is not judged yet, calls whose outputs are all kept, then the weights and a look at the process."""
+        self.judge_all()
         self._hold()
         for key in self.trial.made():
             self._weights(key)
         self.trial.weigh(self.trial.ask({"do": "checkpoint", "where": "calls"}, Findings))
 
-    def _judge(self, indices: list[int]) -> None:
-        """A call is made while the one before it is judged, where the judge has laid it out by then."""
-        calls = _Calls(self.trial, [i for i in indices if self._wanted(self.probes[i])])
-        while (i := calls.next()) is not None:
-            probe = self.probes[i]
-            self.trial.check()
-            if i % 8 == 0:
-                self.progress(f"correctness: call {i + 1} of {len(self.probes)}", i / len(self.probes))
-            try:
-                claim = calls.made()
-            except CandidateFault as fault:
-                fault.case = probe["case_id"] or ""
-                if probe["may_raise"] and fault.outcome is Outcome.CRASHED and self.trial.child.alive():
-                    self.trial.warnings.append(f"{probe['why']}: {fault.reason.splitlines()[0][:200]}")
-                    calls.left_out()
-                    continue
-                fault.reason = in_call(fault.reason, probe)
-                raise
-            self._try_capture(calls.laid[0], probe["case_id"] or "")
-            told = calls.judged(claim)
-            self._note(probe, told)
-            if told["ok"]:
-                if told.get("skipped"):
-                    self.trial.warnings.append(f"{probe['why']}: {told['skipped']}")
-                continue
-            if not probe["gating"]:
-                self.trial.warnings.append(f"{probe['why']}: {told['note']}")
-                continue
+    def _make(self, calls: _Calls, i: int) -> None:
+        probe = self.probes[i]
+        self.trial.check()
+        if i % 8 == 0:
+            self.progress(f"correctness: call {i + 1} of {len(self.probes)}", i / len(self.probes))
+        try:
+            claim = calls.made()
+        except CandidateFault as fault:
+            fault.case = probe["case_id"] or ""
+            if probe["may_raise"] and fault.outcome is Outcome.CRASHED and self.trial.child.alive():
+                self.trial.warnings.append(f"{probe['why']}: {fault.reason.splitlines()[0][:200]}")
+                calls.left_out()
+                return
+            fault.reason = in_call(fault.reason, probe)
+            raise
+        laid = calls.laid[0]
+        self._count(calls.take(claim))
+        self._try_capture(laid, probe["case_id"] or "")
+        calls.go_on()
+
+    def _heard(self, probe: dict[str, Any], told: dict[str, Any]) -> None:
+        """What the judge says of one call."""
+        self._note(probe, told)
+        if told["ok"]:
+            if told.get("skipped"):
+                self.trial.warnings.append(f"{probe['why']}: {told['skipped']}")
+        elif not probe["gating"]:
+            self.trial.warnings.append(f"{probe['why']}: {told['note']}")
+        else:
             raise wrong(told, probe)
 
     def _wanted(self, probe: dict[str, Any]) -> bool:
@@ -154,9 +191,7 @@ class Correctness:
 
 
 class _Calls:
-    """Some calls of a plan, in order. The judge lays them out, at most two ahead of what it has judged; the next one is
-    posted to the candidate before the judge is asked about the last one.
-    """
+    """Some calls of a plan, in order. The judge lays them out, at most two ahead, while the candidate makes one."""
 
     def __init__(self, trial: Trial, wanted: list[int]) -> None:
         self.trial, self.judge = trial, trial.judge
@@ -166,13 +201,12 @@ class _Calls:
         self.posted = 0.0
         self.fault: CandidateFault | None = None
         """That of the call that was to be posted: it counts when its turn comes."""
-        self._take(self.judge.ask("lay", lay=self._following(), skip=None))
+        self._lay(None)
 
-    def _following(self) -> list[int]:
-        return list(itertools.islice(self.rest, 2 - len(self.laid)))
-
-    def _take(self, answer: wire.Frame) -> None:
-        for laid in answer.body["laid"]:
+    def _lay(self, skip: int | None) -> None:
+        """Have the judge lay out what follows, as far as there is room. ``skip``: a call that was not made."""
+        following = list(itertools.islice(self.rest, 2 - len(self.laid)))
+        for laid in self.judge.ask("lay", lay=following, skip=skip).body["laid"]:
             self.laid.append(laid)
             self.rest.popleft()
 
@@ -191,29 +225,27 @@ class _Calls:
         left_s = max(_LEAST_WAIT_S, timeout_s - (time.monotonic() - self.posted))
         return self.trial.collect(ticket, "call", CallClaim, timeout_s=left_s)
 
-    def judged(self, claim: CallClaim) -> dict[str, Any]:
-        """What the judge says of it, while the candidate makes the next one."""
+    def take(self, claim: CallClaim) -> dict[str, Any]:
+        """Have the judge copy what it left: the candidate's code, which could still write there, runs only after this.
+        Gives what waits to be judged.
+        """
         seq = self.laid.popleft()["seq"]
-        # The candidate's code runs only after this: it could still write to what the last call left.
-        self.judge.ask("take", i=seq)
+        described = [o.model_dump(exclude_none=True) for o in claim.outputs]
+        return self.judge.ask("take", i=seq, outputs=described, aliases=claim.aliases, earlier=claim.earlier).body
+
+    def go_on(self) -> None:
+        """Have the next call made, and meanwhile the one behind it laid out."""
         if self.laid:
             try:
                 self.ticket = self._post(self.laid[0])
             except CandidateFault as fault:
                 self.fault = fault
-        described = [o.model_dump(exclude_none=True) for o in claim.outputs]
-        answer = self.judge.ask(
-            "step", i=seq, outputs=described, aliases=claim.aliases, earlier=claim.earlier, lay=self._following()
-        )
-        self._take(answer)
-        told: dict[str, Any] = answer.body["told"]
-        return told
+        self._lay(None)
 
     def left_out(self) -> None:
         """It raised, as it may."""
         self.fault = None
-        seq = self.laid.popleft()["seq"]
-        self._take(self.judge.ask("lay", lay=self._following(), skip=seq))
+        self._lay(self.laid.popleft()["seq"])
 
     def _post(self, laid: dict[str, Any]) -> tuple[int, int]:
         self.trial.make(laid["key"])

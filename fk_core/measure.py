@@ -82,10 +82,12 @@ class Stopwatch:
         self._groups = [cases] if self.cpu else _groups(cases)
         self._laid = [self._lay_out(case) for case in self._groups[0]]
 
-    def capture(self) -> None:
-        """Capture the candidate's calls of the first group, where there is a GPU to capture them for."""
+    def capture(self, work: Callable[[], bool]) -> None:
+        """Capture the candidate's calls of the first group, where there is a GPU to capture them for. ``work`` is done
+        meanwhile, as long as it says that there is more.
+        """
         if not self.cpu:
-            self._prepared = self._prepare_all(self._laid)
+            self._prepared = self._prepare_all(self._laid, work)
 
     def all_cases(self, lease: Lease) -> list[CaseTiming]:
         """Capture the candidate under the shared lease, time under the exclusive one, group by group. What the last
@@ -99,7 +101,7 @@ class Stopwatch:
                 self._give_up(prepared)
                 self._laid = [self._lay_out(case) for case in group]
             if number or self.cpu:
-                prepared = self._prepare_all(self._laid)
+                prepared = self._prepare_all(self._laid, _no_work)
             with exclusive(lease, self.trial):
                 if self.cpu:
                     self._time_cpu(prepared)
@@ -151,12 +153,12 @@ class Stopwatch:
         """What both sides are told to capture."""
         return {"seeds": seeds, "plain": self.t.plain_layouts, "prefix": self.t.prefix}
 
-    def _prepare_all(self, laid: list[_Laid]) -> list[Prepared]:
+    def _prepare_all(self, laid: list[_Laid], work: Callable[[], bool]) -> list[Prepared]:
         """The candidate's side of these cases. Each is audited while the next one is captured."""
         prepared = []
         try:
             for one in laid:
-                p = self._prepare(one)
+                p = self._prepare(one, work)
                 prepared.append(p)
                 if p.layouts:
                     self._refill(p)
@@ -166,7 +168,7 @@ class Stopwatch:
             self.close()
         return prepared
 
-    def _prepare(self, laid: _Laid) -> Prepared:
+    def _prepare(self, laid: _Laid, work: Callable[[], bool]) -> Prepared:
         """The candidate's side of a case."""
         case, order, frame = laid.case, laid.order, laid.frame
         self.trial.make(self._keys[case.id])
@@ -175,7 +177,9 @@ class Stopwatch:
         frame.close_fds()
         ticket = self.trial.post(order | self._captures(laid.seeds))
         self._end_audits()
-        claim = self.trial.collect_beside(ticket, "time", CaptureClaim, timeout_s=self.trial.settings.limits.build_s)
+        claim = self.trial.collect_beside(
+            ticket, "time", CaptureClaim, work, timeout_s=self.trial.settings.limits.build_s
+        )
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
         prepared = Prepared(timing, order["calls"], order["block"], laid.seeds)
         prepared.graph_baseline, prepared.results = laid.graph_baseline, order["results"]
@@ -338,6 +342,10 @@ def _stale(told: dict[str, Any], case: str) -> CandidateFault:
         instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
     )
     return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+
+
+def _no_work() -> bool:
+    return False
 
 
 @contextlib.contextmanager

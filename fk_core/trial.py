@@ -82,9 +82,11 @@ class Trial:
             self.detail[f"candidate {do}"] += time.monotonic() - began
         return self._read(frame, claim, do)
 
-    def collect_beside(self, ticket: tuple[int, int], do: str, claim: type[T], *, timeout_s: float) -> T:
-        """:meth:`collect`, while the judge works ahead."""
-        while self._silent() and self.ahead():
+    def collect_beside(
+        self, ticket: tuple[int, int], do: str, claim: type[T], work: Callable[[], bool], *, timeout_s: float
+    ) -> T:
+        """:meth:`collect`, with ``work`` done as long as there is no answer and it says that there is more."""
+        while self._silent() and work():
             self.check()
         return self.collect(ticket, do, claim, timeout_s=timeout_s)
 
@@ -214,7 +216,7 @@ class Trial:
         """Wait for what :meth:`begin_load` asked for, while the judge works ahead; both count as building."""
         build_s = self.settings.limits.build_s
         (_, context), (_, load) = tickets
-        self.collect_beside(context, "context", Nothing, timeout_s=120.0)
+        self.collect_beside(context, "context", Nothing, self.ahead, timeout_s=120.0)
         self.weigh(self.collect(load, "load", Findings, timeout_s=build_s))
 
     def open(self, opened: wire.Frame) -> None:

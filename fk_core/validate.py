@@ -28,7 +28,7 @@ from fk_core.errors import (
 )
 from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
-from fk_core.judge_session import JudgeSession, NoMemory
+from fk_core.judge_session import JudgeSession, NoMemory, Ticket
 from fk_core.leases.base import Lease, LeaseBackend
 from fk_core.leases.devices import shared_nvml
 from fk_core.leases.foreign import Registry
@@ -200,12 +200,12 @@ class Validation:
             with self.h.clock("build"):
                 self.progress("starting", None)
                 judge = stack.enter_context(self.desk.session(self.stop.event, self._alone))
+                opening = self._open(judge)
                 child, scratch = stack.enter_context(self._candidate())
             trial = Trial(child, scratch, judge, self.settings, self.stop.event)
             trial.domain = self.h.domain
             try:
-                self._trial(trial, judge, lease)
-                judge.post("close")  # it forgets the job while the candidate's process ends
+                self._trial(trial, judge, opening, lease)
             except CandidateFault as fault:
                 raise self._reconsidered(fault, child, scratch) from fault
             except NoMemory as error:
@@ -263,34 +263,42 @@ class Validation:
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
-    def _trial(self, trial: Trial, judge: JudgeSession, lease: Lease) -> None:
+    def _trial(self, trial: Trial, judge: JudgeSession, opening: Ticket, lease: Lease) -> None:
         stopwatch = Stopwatch(
             trial, judge, self.settings.timing, self.h.floor, self.desk.cpu, self.progress, self._throttled
         )
         try:
             with self.h.clock("build"):
-                self._build(trial, judge, stopwatch)
+                self._build(trial, judge, opening, stopwatch)
             calls = Correctness(trial, self.h.reports, self.progress)
             with self.h.clock("correctness"):
-                calls.of_cases()
+                calls.make()
             with self.h.clock("timing"):
-                stopwatch.capture()
+                self._capture(stopwatch, calls)
             with self.h.clock("correctness"):
-                calls.of_the_rest()
+                calls.finish()
                 self.h.flags = judge.ask("flags").body["flags"]
             self.h.correct()
             with self.h.clock("timing"), self._undisturbed(trial, lease):
                 self.h.measured = stopwatch.all_cases(lease)
             trial.finish()
+            judge.post("close")  # behind the audits: it forgets the job while the candidate's process ends
             trial.end()
             stopwatch.settle()
         finally:
             stopwatch.close()
 
-    def _build(self, trial: Trial, judge: JudgeSession, stopwatch: Stopwatch) -> None:
-        """Judge and candidate make ready, at the same time where neither needs the other."""
-        self.progress("building", None)
-        opening = judge.post(
+    def _capture(self, stopwatch: Stopwatch, calls: Correctness) -> None:
+        """The candidate's captures, while the judge looks at the calls that were made before."""
+        try:
+            stopwatch.capture(calls.judge_some)
+        except CandidateFault as fault:
+            calls.judge_before(fault)
+            raise
+
+    def _open(self, judge: JudgeSession) -> Ticket:
+        """Have the judge plan the job."""
+        return judge.post(
             "open",
             task=self.h.spec.model_dump(mode="json"),
             cases=[c.model_dump(mode="json") for c in self.h.cases],
@@ -299,6 +307,10 @@ class Validation:
             plant=self.plant,
             brief=self.spawn is not None,
         )
+
+    def _build(self, trial: Trial, judge: JudgeSession, opening: Ticket, stopwatch: Stopwatch) -> None:
+        """Judge and candidate make ready, at the same time where neither needs the other."""
+        self.progress("building", None)
         loading = trial.begin_load(list(dict.fromkeys(c.entry for c in self.h.cases)))
         opened = judge.collect_frame(opening, "open")
         try:

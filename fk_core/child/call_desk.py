@@ -1,11 +1,13 @@
 """The judge's part in the calls of the plan: their inputs, where their outputs go, and whether these are right.
 
-Calls lie in two regions of the arena in turn, so that the inputs of the next call are there while one is made, and one
-can be judged while the next is made. Calls that relate to an earlier one lie in the region of that one.
+Calls lie in two regions of the arena in turn, so that the inputs of the next call are there while one is made. Calls
+that relate to an earlier one lie in the region of that one. What a call left is copied before the candidate's code runs
+again; it may be judged much later.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -42,13 +44,23 @@ class Laid:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a call left in the arena, copied before the candidate's code runs again."""
+    """What a call left in the arena, copied before the candidate's code ran again, and what was said of it."""
 
+    known: Known
+    size: int
+    """Bytes of the copy, and of what the arguments were before."""
     got: dict[str, Tensor]
     after: dict[str, Tensor]
     between: dict[str, Tensor]
     """What stands between the rows of strided arguments."""
-    again: list[Tensor]
+    kept: list[tuple[Tensor, Tensor]]
+    """Bytes of outputs of earlier calls, as they were behind this call and as they were before."""
+    base: list[Tensor]
+    """Outputs of the call that this one relates to; empty where there is none."""
+    problem: dict[str, Any] | None
+    """What is wrong with the form of the outputs."""
+    aliases: list[list[int]]
+    earlier: list[int]
 
 
 class CallDesk:
@@ -68,23 +80,17 @@ class CallDesk:
         """Outputs, by call and number, that the candidate's runner keeps for as long as calls are made."""
         self.flags: dict[str, bool] = {}
 
-    def step(
-        self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int], after: list[int]
-    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Lay out what comes ``after``, as in :meth:`lay_free`, and judge call ``i``, which was taken."""
-        return self.lay_free(after), self.judge(i, described, aliases, earlier)
-
     def lay_free(self, following: list[int]) -> list[dict[str, Any]]:
         """Lay out the first of these calls, as far as their regions hold no call that has to be taken yet."""
         laid = []
         for i in following:
-            if self._region(i) in [self.starts[n][0] for n in self.laid if n not in self.taken]:
+            if self._region(i) in [self.starts[n][0] for n in self.laid]:
                 break
             laid.append(self.lay(i))
         return laid
 
     def skip(self, i: int) -> None:
-        """A call that was laid out will not be judged."""
+        """A call that was laid out was not made."""
         del self.laid[i]
 
     def begun(self, i: int) -> bool:
@@ -161,9 +167,14 @@ class CallDesk:
             for (seq, number), size in zip(chosen, sizes, strict=True)
         ]
 
-    def take(self, i: int) -> None:
-        """Copy what call ``i`` left, so that the next call can be made while this one is judged."""
-        laid = self.laid[i]
+    def take(self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]) -> None:
+        """Copy what call ``i`` left, so that the candidate's code may run again.
+
+        ``described``: the candidate's own words on its outputs; ``aliases`` and ``earlier``: which of them lie in an
+        argument, or in an earlier call's output.
+        """
+        laid = self.laid.pop(i)
+        known = laid.known
         # In one piece: on a GPU one copy takes as long as any of those that it would be made of.
         left = self.job.arena.tensor(laid.begin, (laid.end - laid.begin,), torch.uint8).clone()
 
@@ -173,25 +184,39 @@ class CallDesk:
 
         stored = {p["name"]: of(p, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in laid.places}
         widths = {p["name"]: p["width"] for p in laid.places if "width" in p}
+        got = {o["name"]: of(o, *known.layout[o["name"]]) for o in laid.outputs}
+        base = known.probe.base
         self.taken[i] = Taken(
-            {o["name"]: of(o, *laid.known.layout[o["name"]]) for o in laid.outputs},
-            {name: whole[..., : widths.get(name)] for name, whole in stored.items()},
-            {name: stored[name][..., width:] for name, width in widths.items()},
-            [of(a, (a["bytes"],), torch.uint8) for a in laid.again],
+            known,
+            2 * left.numel(),
+            got,
+            after={name: whole[..., : widths.get(name)] for name, whole in stored.items()},
+            between={name: stored[name][..., width:] for name, width in widths.items()},
+            kept=self._kept(laid.again, [of(a, (a["bytes"],), torch.uint8) for a in laid.again]),
+            base=[] if base is None else self.outputs.get(base, []),
+            problem=self._structure(known, described),
+            aliases=aliases,
+            earlier=earlier,
         )
+        if self.taken[i].problem is None:
+            self._remember(i, list(got.values()), aliases)
 
-    def judge(
-        self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]
-    ) -> dict[str, Any]:
-        """Compare what was taken of call ``i``. ``described``: the candidate's own words on its outputs."""
-        laid, taken = self.laid.pop(i), self.taken.pop(i)
-        known = laid.known
+    def waiting(self) -> dict[str, int]:
+        """How many calls were not judged yet, and the bytes that they take."""
+        return {"waiting": len(self.taken), "bytes": sum(taken.size for taken in self.taken.values())}
+
+    def judge_some(self, most: int) -> list[tuple[int, dict[str, Any]]]:
+        """What there is to say of the next ``most`` calls that were taken, in their order."""
+        return [(i, self.judge(i)) for i in list(itertools.islice(self.taken, most))]
+
+    def judge(self, i: int) -> dict[str, Any]:
+        """Compare what was taken of call ``i``."""
+        taken = self.taken.pop(i)
+        if taken.problem:
+            return taken.problem
+        known, got, after = taken.known, taken.got, taken.after
         form = self.job.standard.form(known.call)
         names = list(form["outputs"])
-        problem = self._structure(known, described, names)
-        if problem:
-            return problem
-        got, after = taken.got, taken.after
         judged, changed = compare.judge_call_and(
             got,
             known.expected,
@@ -199,7 +224,7 @@ class CallDesk:
             before=known.values,
             after=after,
             mutates=form["mutates"],
-            pairs=self._kept(laid.again, taken.again),
+            pairs=taken.kept,
         )
         wrong = [j for j in judged if not j.ok]
         note = ""
@@ -213,14 +238,15 @@ class CallDesk:
         if between and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": between, "kind": "input_mutation"}
         again = _CHANGED if any(changed) else ""
-        if earlier and not again:
-            again = f"output {names[min(earlier[0], len(names) - 1)]} lies in the memory of an earlier call's output"
+        if taken.earlier and not again:
+            name = names[min(taken.earlier[0], len(names) - 1)]
+            again = f"output {name} lies in the memory of an earlier call's output"
         if again and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": again, "kind": "output_alias"}
-        alias = self.alias(aliases, names, form, [p["name"] for p in laid.places])
+        alias = self.alias(taken.aliases, names, form, list(known.values))
         if alias and not wrong:
             return {"ok": False, "outcome": "MUTATED", "note": alias, "kind": "output_alias"}
-        self._remember(i, list(got.values()), aliases)
+        self._flag(taken)
         first = wrong[0] if wrong else None
         return {
             "ok": not wrong,
@@ -235,7 +261,8 @@ class CallDesk:
             "baseline_error_ratio": baseline_ratio,
         }
 
-    def _structure(self, known: Known, described: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
+    def _structure(self, known: Known, described: list[dict[str, Any]]) -> dict[str, Any] | None:
+        names = list(known.layout)
         if len(described) != len(names):
             said = f"forward returned {len(described)} tensors; the contract has {len(names)}: {', '.join(names)}"
             return {"ok": False, "outcome": "WRONG_SHAPE", "note": said, "output": names[0] if names else ""}
@@ -294,19 +321,20 @@ class CallDesk:
         self.stable[i] = [n for n in range(len(got)) if n not in aliased]
         if sum(tensor.numel() * tensor.element_size() for tensor in got) <= KEEP_BYTES:
             self.small |= {(i, n): got[n] for n in self.stable[i] if got[n].numel()}
-        probe = self.job.probes[i]
-        if probe.base is not None and probe.base in self.outputs and self.outputs[probe.base]:
-            base = self.outputs[probe.base]
-            if probe.relation == "same_values":
-                same = all(compare.same_bits(a, b) for a, b in zip(got, base, strict=True))
-                self.flags["repeatable"] = self.flags.get("repeatable", True) and same
-            elif probe.relation == "row":
-                lead = [b[tuple(slice(0, n) for n in a.shape)] for a, b in zip(got, base, strict=True)]
-                same = all(compare.same_bits(a, b) for a, b in zip(got, lead, strict=True))
-                self.flags["batch_invariant"] = self.flags.get("batch_invariant", True) and same
         bases = {p.base for p in self.job.probes[i + 1 :] if p.base is not None}
         for old in [n for n in self.outputs if n < i and n not in bases]:
             del self.outputs[old]
+
+    def _flag(self, taken: Taken) -> None:
+        """Whether the candidate is repeatable, and gives a row alone what it gives it among others."""
+        flags, got, relation = self.flags, list(taken.got.values()), taken.known.probe.relation
+        if taken.base and relation == "same_values":
+            same = all(compare.same_bits(a, b) for a, b in zip(got, taken.base, strict=True))
+            flags["repeatable"] = flags.get("repeatable", True) and same
+        elif taken.base and relation == "row":
+            lead = [b[tuple(slice(0, n) for n in a.shape)] for a, b in zip(got, taken.base, strict=True)]
+            same = all(compare.same_bits(a, b) for a, b in zip(got, lead, strict=True))
+            flags["batch_invariant"] = flags.get("batch_invariant", True) and same
 
 
 def _most(values: Any) -> float | None:

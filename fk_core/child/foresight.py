@@ -6,6 +6,7 @@ do; what it works out then need not be waited for when the call is judged.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
-MOST_BYTES = 1 << 30
-"""Of what is kept of calls that are not laid out yet."""
+MOST_BYTES, EACH_BYTES = 2 << 30, 128 << 20
+"""Of what is kept of all calls that are not laid out yet, and of one."""
 _REFERENCE_BYTES = 16
 """An element of an output: the oracle's value and its magnitude, in fp64."""
 
@@ -67,13 +68,15 @@ class Known:
 
 
 class Foresight:
-    """The calls of a job that are known and not laid out yet."""
+    """The calls of a job that are known and not laid out yet: first the inputs of all, then what is right for them."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._known: dict[int, Known] = {}
-        self._next = 0
         self._bytes = 0
+        self._plan = itertools.chain(
+            ((index, False) for index in range(len(job.probes))), ((index, True) for index in range(len(job.probes)))
+        )
 
     def take(self, index: int) -> Known:
         """What is known of a call; it is the caller's then."""
@@ -84,21 +87,30 @@ class Foresight:
         return found
 
     def work(self, most: int) -> bool:
-        """Work out the next ``most`` calls; says whether there are more. Those too large to be kept are left out."""
-        done = 0
-        while done < most and self._next < len(self.job.probes):
-            index, self._next = self._next, self._next + 1
-            if self.job.probes[index].unless is not None or self.job.calls.begun(index):
-                continue  # seldom made, or made already
-            call = inputs.call_of(self.job.task, self.job.probes[index])
-            size = _size(call, output_layout(self.job.task, call))
-            if self._bytes + size > MOST_BYTES:
+        """Take the next ``most`` steps; says whether there may be more. Calls too large to be kept are left out."""
+        for index, whole in self._plan:
+            if whole and index in self._known:
+                self._known[index].work_out()
+            elif whole or not self._room(index):
                 continue
-            known = self._known[index] = Known(self.job, index)
-            self._bytes += size
-            known.work_out()
-            done += 1
-        return self._next < len(self.job.probes)
+            else:
+                self._known[index] = Known(self.job, index)
+            most -= 1
+            if not most:
+                return True
+        return False
+
+    def _room(self, index: int) -> bool:
+        """Whether to work out a call: there is room for it, and it is not made already or seldom made at all."""
+        probe = self.job.probes[index]
+        if probe.unless is not None or self.job.calls.begun(index):
+            return False
+        call = inputs.call_of(self.job.task, probe)
+        size = _size(call, output_layout(self.job.task, call))
+        if size > EACH_BYTES or self._bytes + size > MOST_BYTES:
+            return False
+        self._bytes += size
+        return True
 
 
 def _size(call: Call, layout: Layout) -> int:

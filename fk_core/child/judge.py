@@ -274,11 +274,10 @@ class Job:
                 self.calls.skip(body["skip"])
             return self._settled({"laid": self.calls.lay_free(body["lay"])})
         if do == "take":
-            self.calls.take(body["i"])
-            return self._settled({})
-        if do == "step":
-            laid, told = self.calls.step(body["i"], body["outputs"], body["aliases"], body["earlier"], body["lay"])
-            return self._settled({"told": told, "laid": laid})
+            self.calls.take(body["i"], body["outputs"], body["aliases"], body["earlier"])
+            return self._settled(self.calls.waiting())
+        if do == "judge":
+            return {"told": self.calls.judge_some(body["most"])} | self.calls.waiting()
         if do == "ahead":
             return {"more": self.calls.ahead.work(body["most"])}
         if do == "hold":

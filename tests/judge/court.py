@@ -81,8 +81,8 @@ class Court:
         answer = change(self.runner.do_call({"do": "call", **laid}, []))
         claim = CallClaim.model_validate(answer)
         described = [o.model_dump(exclude_none=True) for o in claim.outputs]
-        self.job.calls.take(i)
-        told = self.job.calls.judge(i, described, claim.aliases, claim.earlier)
+        self.job.calls.take(i, described, claim.aliases, claim.earlier)
+        told = self.job.calls.judge(i)
         self.told.append(told)
         return told
 

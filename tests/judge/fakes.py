@@ -176,7 +176,9 @@ class FakeTrial:
         self.posted.append(body)
         return 0, len(self.posted)
 
-    def collect_beside(self, ticket: tuple[int, int], do: str, claim: type[Claim], *, timeout_s: float) -> Claim:
+    def collect_beside(
+        self, ticket: tuple[int, int], do: str, claim: type[Claim], work: Callable[[], bool], *, timeout_s: float
+    ) -> Claim:
         body = self.posted[ticket[1] - 1]
         assert body["do"] == do
         return self.ask(body, claim, timeout_s=timeout_s)
@@ -311,7 +313,7 @@ class Bench:
     def run(self, *names: str, dims: dict[str, int] | None = None) -> list[CaseTiming]:
         cases = [CaseSpec.model_construct(id=n, dims=dims or {"rows": 64}, calls=1) for n in names or ("op/a",)]
         self.stopwatch.plan(cases, {c.id: f"key of {c.id}" for c in cases})
-        self.stopwatch.capture()
+        self.stopwatch.capture(lambda: False)
         found = self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
         self.stopwatch.settle()
         return found

@@ -183,8 +183,8 @@ def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
         assert bool((court.job.arena.tensor(place["at"], (place["bytes"],), torch.uint8) == 0xFF).all())
     call = court.job.calls.laid[0].known.call
     said = {"shape": list(call.shapes["x"]), "dtype": str(call.dtype)[6:], "device": "cpu", "copied": True}
-    court.job.calls.take(0)
-    told = court.job.calls.judge(0, [said], [], [])
+    court.job.calls.take(0, [said], [], [])
+    told = court.job.calls.judge(0)
     assert (told["ok"], told["outcome"]) == (False, "NON_FINITE")
 
 

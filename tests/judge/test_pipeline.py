@@ -16,7 +16,7 @@ from fk_core.child import foresight
 from fk_core.correctness import Correctness
 from fk_core.domain import EVERYTHING
 from fk_core.fault import CandidateFault
-from fk_core.records.claims import Claim, Findings
+from fk_core.records.claims import Claim, Findings, TryClaim
 from fk_core.records.report import CaseReport, Outcome
 from fk_core.settings import Limits
 from tests.judge.court import CATALOG, Court, Forward, case_of, honest
@@ -27,18 +27,22 @@ Make = Callable[..., "InCourt"]
 class InCourt:
     """Both the trial and the judge session of a court, whose candidate works as soon as it is asked."""
 
-    def __init__(self, court: Court, ahead: int) -> None:
+    def __init__(self, court: Court, ahead: int, late: bool) -> None:
         self.court, self.every = court, ahead
         self.plan = court.job.opened()
         for fd in self.plan.pop("fds"):
             os.close(fd)
         self.judge = self
-        self.domain, self.random, self.on_gpu = EVERYTHING, random.Random(3), False
+        self.domain, self.random, self.on_gpu = EVERYTHING, random.Random(3), late
+        self.late = late
+        """Whether calls are judged when all are made, as on a GPU."""
         self.settings = SimpleNamespace(limits=Limits())
         self.warnings: list[str] = []
         self.answers: list[Any] = []
 
     def ask(self, what: Any, claim: type[Claim] | None = None, **body: Any) -> Any:
+        if isinstance(what, dict) and what["do"] == "try":
+            return TryClaim(capturable=True)
         if claim is None:
             if what == "take" and self.every:
                 self.court.job.handle({"do": "ahead", "most": self.every})
@@ -71,8 +75,9 @@ class InCourt:
         ids = {p["case_id"] for p in self.plan["probes"] if p["case_id"]}
         reports = {i: CaseReport(id=i, outcome=Outcome.NOT_RUN, reason="", calls=1) for i in ids}
         calls = Correctness(self, reports, lambda doing, share: None)  # type: ignore[arg-type]
-        calls.of_cases()
-        calls.of_the_rest()
+        calls.make()
+        assert bool(calls._waiting) == self.late
+        calls.finish()
         return reports
 
 
@@ -80,10 +85,10 @@ class InCourt:
 def sit() -> Iterator[Make]:
     courts: list[Court] = []
 
-    def begin(op: str, form: str, wrap: Any = honest, *, ahead: int = 0, seed: int = 7) -> InCourt:
+    def begin(op: str, form: str, wrap: Any = honest, *, ahead: int = 0, seed: int = 7, late: bool = False) -> InCourt:
         court = Court(op, wrap, cases=[case_of(CATALOG.get(op), form)], seed=seed)
         courts.append(court)
-        return InCourt(court, ahead)
+        return InCourt(court, ahead, late)
 
     yield begin
     for court in courts:
@@ -118,10 +123,11 @@ def late(forward: Forward, state: dict[str, Tensor]) -> Forward:
 FORMS = [("rms_norm", "residual"), ("softmax", "plain"), ("silu_and_mul", "plain")]
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("ahead", [0, 1, 7, 1000])
 @pytest.mark.parametrize("which", FORMS, ids=lambda which: which[0])
-def test_an_honest_candidate_passes(sit: Make, which: tuple[str, str], ahead: int) -> None:
-    made = sit(*which, ahead=ahead)
+def test_an_honest_candidate_passes(sit: Make, which: tuple[str, str], ahead: int, late: bool) -> None:
+    made = sit(*which, ahead=ahead, late=late)
     reports = made.run()
     assert all(report.max_error_ratio is not None for report in reports.values())
     assert not made.court.job.calls.laid
@@ -165,12 +171,12 @@ def test_calls_that_were_made_are_not_worked_out_again(sit: Make) -> None:
     assert not made.court.job.calls.ahead._known
 
 
-@pytest.mark.parametrize("ahead", [0, 7])
+@pytest.mark.parametrize("judged_late", [False, True])
 @pytest.mark.parametrize("wrap", [one_buffer, late])
 @pytest.mark.parametrize("seed", range(3))
-def test_memory_that_is_used_again_is_found(sit: Make, wrap: Any, ahead: int, seed: int) -> None:
+def test_memory_that_is_used_again_is_found(sit: Make, wrap: Any, judged_late: bool, seed: int) -> None:
     with pytest.raises(CandidateFault) as caught:
-        sit("softmax", "plain", wrap, ahead=ahead, seed=seed).run()
+        sit("softmax", "plain", wrap, ahead=7, seed=seed, late=judged_late).run()
     assert caught.value.outcome is Outcome.MUTATED
     assert [e.kind for e in caught.value.evidence] == ["output_alias"]
 

@@ -25,8 +25,8 @@ def calls(made: Trial) -> Correctness:
 def run(made: Trial) -> None:
     """All calls of the plan."""
     all_of_it = calls(made)
-    all_of_it.of_cases()
-    all_of_it.of_the_rest()
+    all_of_it.make()
+    all_of_it.finish()
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -153,33 +153,57 @@ def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
 
 
 class PlanJudge:
-    """Lays out calls that may lie in one of two regions, and writes down when it is asked what."""
+    """Lays out calls that may lie in one of two regions, and writes down when it is asked what. ``wrong`` is the number
+    of the call that it finds wrong.
+    """
 
     desk = SimpleNamespace(cpu=True)
 
-    def __init__(self, story: list[str], related: dict[int, int]) -> None:
-        self.story, self.related = story, related
+    def __init__(self, story: list[str], related: dict[int, int], wrong: int | None = None) -> None:
+        self.story, self.related, self.wrong = story, related, wrong
         self.region: dict[int, int] = {}
-        self.waiting: list[int] = []
+        self.laid: list[int] = []
+        self.taken: list[int] = []
         self.latest = 1
+        self.each = 1000
+        """Bytes that a call takes until it is judged."""
 
     def ask(self, do: str, **body: Any) -> Any:
-        if do == "step":
-            self.story.append(f"judge {body['i']}")
-            self.waiting.remove(body["i"])
-        elif do == "take":
-            self.story.append(f"take {body['i']}")
-        elif do == "lay" and body["skip"] is not None:
-            self.waiting.remove(body["skip"])
+        return SimpleNamespace(body=getattr(self, f"_{do}", dict)(**body))
+
+    def _lay(self, lay: list[int], skip: int | None) -> dict[str, Any]:
+        if skip is not None:
+            self.laid.remove(skip)
         laid = []
-        for i in body.get("lay", []):
+        for i in lay:
             region = self.region[self.related[i]] if i in self.related else 1 - self.latest
-            if region in [self.region[n] for n in self.waiting]:
+            if region in [self.region[n] for n in self.laid]:
                 break
             self.region[i] = self.latest = region
-            self.waiting.append(i)
-            laid.append({"seq": i, "key": "k"})
-        return SimpleNamespace(body={"laid": laid, "told": {"ok": True}, "places": {}})
+            self.laid.append(i)
+            laid.append({"seq": i, "key": "k", "inputs": []})
+        return {"laid": laid}
+
+    def _take(self, i: int, **said: Any) -> dict[str, Any]:
+        self.story.append(f"take {i}")
+        self.laid.remove(i)
+        self.taken.append(i)
+        return self._waiting()
+
+    def _judge(self, most: int) -> dict[str, Any]:
+        now, self.taken = self.taken[:most], self.taken[most:]
+        self.story += [f"judge {i}" for i in now]
+        told = [(i, WRONG if i == self.wrong else {"ok": True}) for i in now]
+        return {"told": told} | self._waiting()
+
+    def _waiting(self) -> dict[str, Any]:
+        return {"waiting": len(self.taken), "bytes": len(self.taken) * self.each}
+
+    def _state(self, key: str) -> dict[str, Any]:
+        return {"places": {}}
+
+
+WRONG = {"ok": False, "outcome": "WRONG_VALUES", "output": "y", "judgement": {}, "note": "off", "limit": 5}
 
 
 def of_plan(calls: int, may_raise: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -221,10 +245,10 @@ def test_a_call_is_made_while_the_one_before_it_is_judged(trial: Make) -> None:
     assert [word for word in story if word.startswith("judge")] == [f"judge {i}" for i in range(6)]
 
 
-def test_a_related_call_waits_until_the_earlier_one_is_judged(trial: Make) -> None:
+def test_a_related_call_is_made_when_the_earlier_one_is_taken(trial: Make) -> None:
     story = told_of(trial, 6, {2: 1, 3: 1}, {})
     for i in (2, 3):
-        assert story.index(f"judge {i - 1}") < story.index(f"call {i}")
+        assert story.index(f"take {i - 1}") < story.index(f"call {i}")
 
 
 def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
@@ -233,13 +257,97 @@ def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
     assert "call 2" in story
 
 
-def test_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
+def posted(made: Trial, story: list[str]) -> None:
+    """Write down, too, when calls are posted."""
+    real = made.post
+    made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
+
+
+def test_on_a_cpu_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
     story: list[str] = []
     made = trial(calls_of([], {}))
     made.judge = PlanJudge(story, {2: 1})  # type: ignore[assignment]
     made.plan = of_plan(4)
-    real = made.post
-    made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
+    posted(made, story)
     run(made)
     first = ["post 0", "take 0", "post 1", "judge 0", "take 1", "judge 1"]
     assert story == [*first, "post 2", "take 2", "post 3", "judge 2", "take 3", "judge 3"]
+
+
+def on_gpu(trial: Make, story: list[str], play: Play, **judge: Any) -> Correctness:
+    made = trial(play)
+    made.on_gpu = True
+    made.judge = PlanJudge(story, {}, **judge)  # type: ignore[assignment]
+    made.plan = of_plan(5)
+    posted(made, story)
+    return calls(made)
+
+
+def play_tries(fails: dict[int, dict[str, Any]]) -> Play:
+    play = calls_of([], fails)
+    tried = {"capturable": True, "nodes": {}}
+    return lambda stage: stage.say(tried) if stage.body["do"] == "try" else play(stage)
+
+
+def test_on_a_gpu_all_calls_are_made_before_any_is_judged(trial: Make) -> None:
+    story: list[str] = []
+    judged = on_gpu(trial, story, play_tries({}))
+    judged.make()
+    made = [
+        ["post 0", "take 0"],
+        ["post 1", "take 1"],
+        ["post 2", "take 2"],
+        ["post 3", "take 3"],
+        ["post 4", "take 4"],
+    ]
+    assert story == [word for words in made for word in words]
+    assert judged.judge_some(2)
+    assert not judged.judge_some(3)
+    assert not judged.judge_some(3)
+    assert story[10:] == [f"judge {i}" for i in range(5)]
+    judged.finish()
+
+
+def test_what_a_call_left_is_copied_before_the_candidate_runs_again(trial: Make) -> None:
+    """Trying a capture runs its code, too."""
+    story: list[str] = []
+    play = play_tries({})
+
+    def told(stage: Stage) -> None:
+        story.append(f"candidate: {stage.body['do']}")
+        play(stage)
+
+    on_gpu(trial, story, told).make()
+    assert story.index("take 0") < story.index("candidate: try") < story.index("post 1")
+
+
+def test_what_takes_too_much_room_is_judged_at_once(trial: Make) -> None:
+    story: list[str] = []
+    judged = on_gpu(trial, story, play_tries({}))
+    judged.judge.each = 1 << 30  # type: ignore[attr-defined]
+    judged.make()
+    assert [word for word in story if word.startswith("judge")] == ["judge 0", "judge 1", "judge 2"]
+    judged.finish()
+    assert "judge 4" in story
+
+
+@pytest.mark.parametrize("wrong", [None, 1])
+def test_a_wrong_value_before_a_crash_is_what_is_said(trial: Make, wrong: int | None) -> None:
+    with pytest.raises(CandidateFault) as caught:
+        on_gpu(trial, [], play_tries({3: exception()}), wrong=wrong).make()
+    assert caught.value.outcome is (Outcome.CRASHED if wrong is None else Outcome.WRONG_VALUES)
+
+
+def test_evidence_is_what_is_said_before_a_wrong_value(trial: Make) -> None:
+    finding = {"kind": "timer", "what": "a clock was replaced", "where": "", "instead": "", "severity": "reject"}
+    with pytest.raises(CandidateFault) as caught:
+        on_gpu(trial, [], play_tries({3: exception(findings=[finding])}), wrong=1).make()
+    assert caught.value.outcome is Outcome.TAMPERED
+
+
+def test_a_call_that_is_wrong_is_said_while_others_wait(trial: Make) -> None:
+    judged = on_gpu(trial, [], play_tries({}), wrong=2)
+    judged.make()
+    with pytest.raises(CandidateFault) as caught:
+        judged.judge_all()
+    assert "a call" in caught.value.reason
