@@ -46,7 +46,8 @@ def ask_tools() -> None:
     """Have Triton find out what it needs to build or find a launcher, and keeps: the driver's library (``ldconfig -p``)
     and the platform (``file``). ``ptxas --version`` it asks in :func:`compile_one`.
 
-    The platform is part of the key of a launcher in the cache, so that it is the same on both sides of a sandbox. What a version of Triton does not have, or a machine can't tell, is left out: each fork then asks for itself.
+    The platform is part of the key of a launcher in the cache, so it has to be the same on both sides of a sandbox.
+    What a version of Triton does not have, or a machine can't tell, is left out: each fork then asks for itself.
     """
     with contextlib.suppress(*_NOT_TOLD):
         from triton.backends.nvidia.driver import library_dirs
