@@ -9,18 +9,21 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from fk_core import launcher_stock
+from fk_core import launcher_stock, prebuild
 from fk_core.child.triton_version import compiles_launchers
 from fk_core.desk import Desk
+from fk_core.harness import Harness
 from fk_core.prebuild import Prebuild
 from fk_core.records.device import Device
+from fk_core.records.report import Outcome
 from fk_core.sandbox import levels, sweep, triton_stubs
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
+from tests.harness import kit
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="nothing is compiled")
 
@@ -175,3 +178,45 @@ def test_closing_the_desk_ends_the_process_that_builds_launchers(
         desk.launchers.close()
         assert not child.alive()
     assert not list(desk.run.path.glob("launchers-*"))
+
+
+class Noted:
+    """In place of :class:`Prebuild`: what a validation asks of it, in order."""
+
+    told: ClassVar[list[str]] = []
+
+    def __init__(self, desk: Desk, source: str, scratch: Path, *rest: Any) -> None:
+        assert scratch.is_dir()
+        self.scratch = scratch
+        self.told.append("begin")
+
+    def wait_for_cases(self) -> None:
+        self.told.append("cases")
+
+    def before_make(self, key: str) -> None:
+        self.told.append("make")
+
+    def close(self) -> None:
+        assert self.scratch.is_dir(), "nothing is written to a directory that was removed"
+        self.told.append("close")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (kit.GOOD, ["begin", "cases", "make", "close"]),
+        (kit.WRONG, ["begin", "cases", "make", "close"]),
+        (kit.CRASHING, ["begin", "cases", "make", "close"]),
+        (kit.candidate(top="raise ValueError('at import')"), ["begin", "close"]),
+    ],
+)
+def test_a_validation_waits_for_cases_and_ends_it(
+    shared: Harness, monkeypatch: pytest.MonkeyPatch, source: str, told: list[str]
+) -> None:
+    monkeypatch.setattr(Noted, "told", [])
+    monkeypatch.setattr(prebuild, "worthwhile", lambda source, desk: True)
+    monkeypatch.setattr(prebuild, "Prebuild", Noted)
+    report = shared.validate(kit.request(source))
+    assert (report.outcome is Outcome.PASSED) is (source is kit.GOOD)
+    assert list(dict.fromkeys(Noted.told)) == told
+    assert Noted.told.count("close") == 1
