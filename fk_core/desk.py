@@ -22,6 +22,7 @@ from fk_core import alive, catalog
 from fk_core.child.baselines.base import policy_libraries
 from fk_core.errors import DeviceBroken, FkError, HarnessError, ZygoteDied
 from fk_core.judge_session import JudgeSession
+from fk_core.launcher_stock import LauncherStock
 from fk_core.leases.foreign import Registration, Registry
 from fk_core.records.device import Device
 from fk_core.records.task import TaskSpec
@@ -53,6 +54,7 @@ class Desk:
         self.quarantined = ""
         """Why the device is not used until it is found well again."""
         self.closing = threading.Event()
+        self.launchers = LauncherStock(settings, self._launcher_builder, lambda name: self.run.scratch(name))
         self._run = run
         self._zygote: Zygote | None = None
         self._judge: Child | None = None
@@ -149,6 +151,7 @@ class Desk:
     def close(self) -> None:
         """End the job at hand and every process; no job starts after this."""
         self.closing.set()
+        self.launchers.close()
         self._turns.idle_within(_CLOSE_S)
         with self._starting:
             self._stop()
@@ -260,12 +263,19 @@ class Desk:
     # -- candidates ------------------------------------------------------------------------------------------------
 
     def _launch(
-        self, role: str, config: dict[str, Any], *, level: str | None, scratch: Path | None, hide: tuple[Path, ...] = ()
+        self,
+        role: str,
+        config: dict[str, Any],
+        *,
+        level: str | None,
+        scratch: Path | None,
+        hide: tuple[Path, ...] = (),
+        env: dict[str, str] | None = None,
     ) -> Child:
         zygote = self._zygote
         if zygote is None:
             raise ZygoteDied(f"there is no zygote to start the {role} from", hint="It is started anew for the next job")
-        env = {} if self.cpu else {"CUDA_VISIBLE_DEVICES": self.device.uuid}
+        env = ({} if self.cpu else {"CUDA_VISIBLE_DEVICES": self.device.uuid}) | (env or {})
         return launch(
             zygote, role, config, self.settings, level=level, scratch=scratch, cpu=self.cpu, hide=hide, env=env
         )
@@ -300,6 +310,11 @@ class Desk:
         path = _put(source, scratch)
         config = {"path": str(path), "capability": int(self.device.compute_capability.replace(".", ""))}
         return self._launch("builder", config, level=self.level, scratch=scratch, hide=tuple(catalog.default_roots()))
+
+    def _launcher_builder(self, scratch: Path) -> Child:
+        """Start a trusted process that builds Triton's launchers in a cache of its own."""
+        env = {"TRITON_CACHE_DIR": str(scratch / "triton"), "TMPDIR": str(scratch)}
+        return self._launch("launchers", {}, level=None, scratch=None, env=env)
 
     def twin(self, spec: TaskSpec, provider: str, *, plant: bool = False) -> tuple[Child, Path]:
         """Start a confined process that runs a baseline in the candidate's place."""

@@ -6,6 +6,7 @@ What was built is kept by the source's own hash, so that it serves the same sour
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import logging
 import os
@@ -19,17 +20,21 @@ from typing import Any
 from fk_core.child import wire
 from fk_core.desk import Desk
 from fk_core.errors import FkError
+from fk_core.launcher_stock import MOST_SIGNATURES, Signature, read_claim
 from fk_core.sandbox import sweep
 from fk_core.sandbox.launch import Child, ChildGone
 from fk_core.sandbox.triton_cache import copy_cache
 
 log = logging.getLogger(__name__)
 
-MOST = 8
+MOST = 16
+"""Builders. One for each row is fastest: 16 with one row each take hardly longer than 8."""
 BUILD_S = 60.0
+"""For one row."""
 WAIT_S = 6.0
-"""How long a candidate that is ready waits for builders; then it compiles the rest itself."""
+"""How long a candidate that is ready waits for builders, all in all; then it compiles the rest itself."""
 KEPT = 256
+_SLICE_S, _END_S = 0.05, 2.0
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
@@ -43,79 +48,158 @@ def worthwhile(source: str, desk: Desk) -> bool:
 
 
 class Prebuild:
-    """Builders at work for the candidate whose scratch directory is given; :meth:`finish` waits for them."""
+    """Builders at work for the candidate whose scratch directory is given.
 
-    def __init__(self, desk: Desk, source: str, scratch: Path, owner: int | None, builds: list[dict[str, Any]]) -> None:
-        self.desk, self.source, self.cache, self.owner = desk, source, scratch / "triton", owner
+    ``builds``: the judge's rows, each the calls of one form of one module (``key``). The rows of cases are built first.
+    :meth:`wait_for_cases` and :meth:`before_make` wait for those that are needed next; :meth:`close` has to follow.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        source: str,
+        scratch: Path,
+        owner: int | None,
+        builds: list[dict[str, Any]],
+        cancel: threading.Event,
+    ) -> None:
+        self.desk, self.source, self.cache, self.owner, self.cancel = desk, source, scratch / "triton", owner, cancel
         self.kept = _store(desk, source)
         self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        """Guards all that follows."""
         self._children: list[Child] = []
+        self._signatures: dict[Signature, None] = {}
+        self._ended = False
+        self._wait_s = WAIT_S
         try:
             copy_cache(self.kept, self.cache, owner)
         except OSError as error:
             log.info("nothing is used of an earlier build: %s", error)
-        count = max(1, min(MOST, (os.cpu_count() or 1) // 2, len(builds)))
-        # Those with many shapes first, dealt out in turn, so that no process gets all the long ones.
-        ordered = sorted(builds, key=lambda row: -len(row["inputs"]))
-        self._threads = [
-            threading.Thread(target=self._run, args=(ordered[n::count],), daemon=True) for n in range(count)
-        ]
+        # Those with many shapes early, so that no builder has a long one left when the others are done.
+        self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
+        self._open = collections.Counter(row["key"] for row in builds)
+        """Rows of each module that are not built yet."""
+        self._cases = {row["key"] for row in builds if row["case"]}
+        self._at_work = min(MOST, os.cpu_count() or 1, len(builds))
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._at_work)]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, share: list[dict[str, Any]]) -> None:
+    # -- builders --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
         try:
-            self._build(share)
+            self._build()
         except (FkError, OSError) as error:
             log.info("ahead-of-time build: %s", error)
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                last = self._at_work == 0
+                self._changed.notify_all()
+            if last:
+                self._all_built()
 
-    def _build(self, share: list[dict[str, Any]]) -> None:
+    def _build(self) -> None:
         scratch = self.desk.run.scratch("build")
         try:
             copy_cache(self.kept, scratch / "triton")
-            self._build_in(scratch, share)
+            self._build_in(scratch)
         finally:
             sweep.remove(scratch)
 
-    def _build_in(self, scratch: Path, share: list[dict[str, Any]]) -> None:
+    def _build_in(self, scratch: Path) -> None:
         child = self.desk.builder(self.source, scratch)
-        with self._lock:
+        with self._changed:
             self._children.append(child)
-        if self._stop.is_set():
-            child.kill()
         try:
-            told = child.ask({"do": "build", "calls": share}, BUILD_S).body
-            if told.get("failed"):
-                log.info("ahead-of-time build: %s of %s, then %s", told.get("done"), len(share), told["failed"])
+            while (row := self._next()) is not None:
+                self._build_row(child, row)
+                copy_cache(scratch / "triton", self.cache, self.owner)
+                self._built(row)
         except (ChildGone, wire.ProtocolError) as error:
             log.info("ahead-of-time build: %s", error)
         finally:
             child.kill()
-            with self._lock:
+            with self._changed:
                 self._children.remove(child)
-            if not self._stop.is_set():
-                copy_cache(scratch / "triton", self.cache, self.owner)
 
-    def finish(self, cancel: threading.Event) -> None:
-        """Wait a while until all have built, and keep what they built for the next run of the same source."""
-        deadline = time.monotonic() + WAIT_S
-        while self._building() and time.monotonic() < deadline and not cancel.is_set():
-            next(t for t in self._threads if t.is_alive()).join(0.05)
-        if not self._building():
-            _keep(self.cache, self.kept)
-        self.stop()
+    def _next(self) -> dict[str, Any] | None:
+        """The next row, None where all are taken or this is to stop."""
+        with self._changed:
+            return self._rows.popleft() if self._rows and not self._stop.is_set() else None
 
-    def _building(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
+    def _build_row(self, child: Child, row: dict[str, Any]) -> None:
+        call = {name: value for name, value in row.items() if name not in ("key", "form", "case")}
+        told = child.ask({"do": "build", "calls": [call]}, BUILD_S).body
+        if told.get("failed"):
+            log.info("ahead-of-time build of %s: %s", row["key"], str(told["failed"])[:300])
+        with self._changed:
+            self._signatures |= dict.fromkeys(read_claim(told.get("signatures")))
 
-    def stop(self) -> None:
-        """End those that still build."""
+    def _built(self, row: dict[str, Any]) -> None:
+        with self._changed:
+            self._open[row["key"]] -= 1
+            self._changed.notify_all()
+
+    # -- waiting for them ------------------------------------------------------------------------------------------
+
+    def has_cases(self) -> bool:
+        """Whether the modules of the cases are built, or nobody builds them any more."""
+        with self._changed:
+            return not self._at_work or not any(self._open[key] > 0 for key in self._cases)
+
+    def wait_for_cases(self) -> None:
+        """Wait a while until the modules of the cases are built."""
+        self._wait(self._cases)
+
+    def before_make(self, key: str) -> None:
+        """Wait a while until a module is built that is needed now."""
+        self._wait({key})
+
+    def _wait(self, keys: set[str]) -> None:
+        began = time.monotonic()
+        with self._changed:
+            deadline = began + self._wait_s
+            while (
+                any(self._open[key] > 0 for key in keys)
+                and self._at_work
+                and not self._stop.is_set()
+                and not self.cancel.is_set()
+                and (left := deadline - time.monotonic()) > 0
+            ):
+                self._changed.wait(min(left, _SLICE_S))
+            self._wait_s -= time.monotonic() - began
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End those that still build, and keep what there is for the next run of the same source."""
         self._stop.set()
-        with self._lock:
+        with self._changed:
+            self._changed.notify_all()
             late = list(self._children)
         for child in late:
             child.kill()
+        # The scratch directory may be removed next: nothing is to be written there any more.
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._keep()
+
+    def _all_built(self) -> None:
+        """Nobody builds any more, and unless it was stopped everything was tried."""
+        self._keep()
+        if not self._stop.is_set():
+            self.desk.launchers.offer(list(self._signatures)[:MOST_SIGNATURES])
+
+    def _keep(self) -> None:
+        """Once, by whoever comes first."""
+        with self._changed:
+            first, self._ended = not self._ended, True
+        if first:
+            _keep(self.cache, self.kept)
 
 
 def _store(desk: Desk, source: str) -> Path:

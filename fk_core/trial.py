@@ -42,6 +42,8 @@ class Trial:
         self.random = random.Random(os.urandom(16))
         self.domain = EVERYTHING
         """What the candidate says it supports: calls outside it are not made."""
+        self.before_make: Callable[[str], None] | None = None
+        """Called with the key of a module that is about to be made."""
         self._made: set[str] = set()
         self._told: set[tuple[str, str]] = set()
         self.on_gpu = not judge.desk.cpu
@@ -230,6 +232,8 @@ class Trial:
 
     def make(self, key: str) -> None:
         if key not in self._made:
+            if self.before_make is not None:
+                self.before_make(key)
             recipe = next(m for m in self.plan["modules"] if m["key"] == key)
             self.ask({"do": "make", **recipe}, Nothing, timeout_s=self.settings.limits.build_s)
             self._made.add(key)

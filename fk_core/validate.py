@@ -117,6 +117,7 @@ class Validation:
     tried: int = 0
     answer: ValidateReport | None = None
     """That of the record, where there was no need to run."""
+    ahead: prebuild.Prebuild | None = None
 
     # -- what is tried, and what becomes of it ---------------------------------------------------------------------
 
@@ -278,14 +279,16 @@ class Validation:
             with self.h.clock("correctness"):
                 calls.finish()
                 self.h.flags = judge.ask("flags").body["flags"]
+                self._end_ahead()
             self.h.correct()
-            with self.h.clock("timing"), self._undisturbed(trial, lease):
+            with self.h.clock("timing"), self.desk.launchers.paused(), self._undisturbed(trial, lease):
                 self.h.measured = stopwatch.all_cases(lease)
             trial.finish()
             judge.post("close")  # behind the audits: it forgets the job while the candidate's process ends
             trial.end()
             stopwatch.settle()
         finally:
+            self._end_ahead()
             stopwatch.close()
 
     def _capture(self, stopwatch: Stopwatch, calls: Correctness) -> None:
@@ -316,28 +319,31 @@ class Validation:
         try:
             self.h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
             keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
-            with self._built_ahead(trial, opened):
-                stopwatch.plan(self.h.cases, keys)
-                trial.end_load(loading)
+            self._build_ahead(trial, opened)
+            stopwatch.plan(self.h.cases, keys)
+            trial.end_load(loading)
+            if self.ahead is not None:
+                while not self.ahead.has_cases() and trial.ahead():
+                    trial.check()
+                self.ahead.wait_for_cases()
         except BaseException:
             opened.close_fds()
             raise
         trial.open(opened)
 
-    @contextlib.contextmanager
-    def _built_ahead(self, trial: Trial, opened: Frame) -> Iterator[None]:
-        """Kernels are compiled while the candidate starts."""
-        if self.spawn is not None or not prebuild.worthwhile(self.h.request.source, self.desk):
-            yield
-            return
-        ahead = prebuild.Prebuild(
-            self.desk, self.h.request.source, trial.scratch, trial.child.uid, opened.body["builds"]
-        )
-        try:
-            yield
-            ahead.finish(self.stop.event)
-        finally:
-            ahead.stop()
+    def _build_ahead(self, trial: Trial, opened: Frame) -> None:
+        """Kernels are compiled while the candidate starts; those of later modules go on being compiled meanwhile."""
+        source = self.h.request.source
+        if self.spawn is None and prebuild.worthwhile(source, self.desk):
+            self.ahead = prebuild.Prebuild(
+                self.desk, source, trial.scratch, trial.child.uid, opened.body["builds"], self.stop.event
+            )
+            trial.before_make = self.ahead.before_make
+
+    def _end_ahead(self) -> None:
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            ahead.close()
 
     def _throttled(self) -> tuple[str, ...]:
         """What holds the GPU's clocks down at the moment."""

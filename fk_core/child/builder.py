@@ -2,7 +2,8 @@
 
 The candidate's own code runs, confined like the candidate and in its scratch directory, on CPU tensors that nobody has
 written to, with a Triton driver that compiles and launches nothing. What it leaves is Triton's cache, which makes the
-candidate's first calls fast; nothing else of it is used, so a failure here only costs time.
+candidate's first calls fast, and a claim on the signatures of its kernels (``fk_core.launcher_stock``). Nothing else
+of it is used, so a failure here only costs time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from triton.backends.compiler import GPUTarget
 
 from fk_core.child import loading
 from fk_core.child.calls import DTYPES
+from fk_core.child.triton_version import compiles_launchers
 from fk_core.child.wire import Channel, Closed
 
 _SHARED_BYTES = {90: 232448, 100: 232448}
 _OLDER_SHARED_BYTES = 101376
+_MOST_TOLD = 32
+"""Signatures; the harness looks at no more."""
 
 
 class DryDriver:
@@ -28,6 +32,8 @@ class DryDriver:
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
+        self.signatures: list[list[str]] = []
+        """Types of each kernel's arguments in order, of kernels whose types are all plain names; each once."""
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {
                 "max_shared_mem": _SHARED_BYTES.get(capability, _OLDER_SHARED_BYTES),
@@ -43,8 +49,11 @@ class DryDriver:
         )
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        """Builds the launcher of a signature where this Triton compiles one (before 3.7), and gives one that rests."""
-        if not triton.__version__.startswith(("3.7", "3.8", "3.9")):
+        """Gives a launcher that rests. Where this Triton compiles one for a signature, the cache has it afterwards."""
+        signature = list(source.signature.values())
+        if signature not in self.signatures and all(isinstance(name, str) for name in signature):
+            self.signatures.append(signature)
+        if compiles_launchers(triton.__version__):
             from triton.backends.nvidia.driver import CudaLauncher
 
             CudaLauncher(source, metadata)
@@ -92,26 +101,32 @@ class DryDriver:
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
-    """``config``: ``path`` of the candidate, ``capability``. Answers one request with how many calls it made."""
+    """``config``: ``path`` of the candidate, ``capability``.
+
+    Answers each request for ``calls`` with how many were ``done``, why one ``failed``, and all ``signatures`` met.
+    """
     torch.set_num_threads(1)
-    triton.runtime.driver.set_active(DryDriver(int(config["capability"])))
-    try:
-        frame = channel.receive()
-    except Closed:
-        os._exit(0)
-    done, failed = 0, ""
-    try:
-        module = loading.import_file(config["path"])
-        for call in frame.body["calls"]:
-            try:
-                _make_one(module, call)
-                done += 1
-            except Exception as error:  # noqa: BLE001 - the candidate itself will show it, with the right blame
-                failed = f"{type(error).__name__}: {error}"[:300]
-    except BaseException as error:  # noqa: BLE001
-        failed = f"{type(error).__name__}: {error}"[:300]
-    channel.reply(frame, {"done": done, "failed": failed})
-    os._exit(0)
+    driver = DryDriver(int(config["capability"]))
+    triton.runtime.driver.set_active(driver)
+    loaded: list[Any] = []
+    while True:
+        try:
+            frame = channel.receive()
+        except Closed:
+            os._exit(0)
+        done, failed = 0, ""
+        try:
+            if not loaded:
+                loaded.append(loading.import_file(config["path"]))
+            for call in frame.body["calls"]:
+                try:
+                    _make_one(loaded[0], call)
+                    done += 1
+                except Exception as error:  # noqa: BLE001 - the candidate itself will show it, with the right blame
+                    failed = f"{type(error).__name__}: {error}"[:300]
+        except BaseException as error:  # noqa: BLE001
+            failed = f"{type(error).__name__}: {error}"[:300]
+        channel.reply(frame, {"done": done, "failed": failed, "signatures": driver.signatures[:_MOST_TOLD]})
 
 
 def _construct(module: Any, call: dict[str, Any]) -> Any:

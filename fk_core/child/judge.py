@@ -245,7 +245,10 @@ class Job:
         }
 
     def _builds(self) -> list[dict[str, Any]]:
-        """Shapes of every call, module by module and form by form, so that kernels can be compiled ahead of time."""
+        """Shapes of every call, module by module and form by form, so that kernels can be compiled ahead of time.
+
+        ``case``: whether a case is among them.
+        """
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for key, probe in zip(self.keys, self.probes, strict=True):
             if probe.unless is not None:
@@ -255,6 +258,9 @@ class Job:
             row = found.setdefault(
                 (key, call.form),
                 {
+                    "key": key,
+                    "form": call.form,
+                    "case": False,
                     "entry": recipe["entry"],
                     "init": recipe["init"],
                     "dtype": recipe["dtype"],
@@ -262,6 +268,7 @@ class Job:
                     "inputs": [],
                 },
             )
+            row["case"] = row["case"] or probe.case_id is not None
             shapes = [_small(call.shapes[name]) for name in call.arguments]
             if shapes not in row["inputs"]:
                 row["inputs"].append(shapes)

@@ -158,7 +158,9 @@ def _preload_rest(start: dict[str, Any], versions: dict[str, Any]) -> None:
         if start["interpret"]:
             importlib.import_module("fk_core.child.interpreter").install()
         elif start["target"]:
-            importlib.import_module("fk_core.child.warm_compile").compile_one(start["target"])
+            warm = importlib.import_module("fk_core.child.warm_compile")
+            warm.compile_one(start["target"])
+            warm.ask_tools()
             importlib.import_module("fk_core.child.kernels").prepare(start["target"])
         # All that a candidate's process runs of ours; the trusted side is imported after the fork, where it belongs.
         importlib.import_module("fk_core.child.candidate")

@@ -613,3 +613,19 @@ def test_the_plan_tells_no_secret(sit: Sit) -> None:
     said = str(opened)
     for probe in sit("softmax").job.probes:
         assert str(probe.seed) not in said
+
+
+# -- rows for building ahead -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_rows_name_the_module_that_they_build(sit: Sit, op: str) -> None:
+    """A row for each module and form; those that a case is among say so."""
+    job = sit(op).job
+    rows = job._builds()
+    assert {row["key"] for row in rows} <= set(job.modules)
+    assert len({(row["key"], row["form"]) for row in rows}) == len(rows)
+    for row in rows:
+        assert (row["entry"], row["init"]) == (job.modules[row["key"]]["entry"], job.modules[row["key"]]["init"])
+    of_cases = {key for key, probe in zip(job.keys, job.probes, strict=True) if probe.case_id is not None}
+    assert {row["key"] for row in rows if row["case"]} == of_cases

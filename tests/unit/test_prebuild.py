@@ -1,15 +1,24 @@
-"""What is copied from a cache that a candidate may have filled, and when building ahead is worth it."""
+"""What is copied from a cache that a candidate may have filled, and building ahead: when it is worth it, who waits."""
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fk_core import prebuild
+from fk_core.child import wire
+from fk_core.errors import ZygoteDied
+from fk_core.prebuild import Prebuild
 from fk_core.sandbox import triton_cache
+from fk_core.sandbox.launch import ChildGone
+from fk_core.settings import Settings
 
 
 def test_plain_files_are_copied_once_and_stay(tmp_path: Path) -> None:
@@ -89,3 +98,246 @@ def test_it_is_worth_it_for_triton_on_a_gpu_machine_with_cores(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     assert prebuild.worthwhile(source, SimpleNamespace(cpu=cpu)) is worth  # type: ignore[arg-type]
+
+
+# -- builders at work --------------------------------------------------------------------------------------------------
+
+NORM = ["*bf16", "*bf16", "i32", "constexpr"]
+Answer = Callable[[str], Any]
+"""What a builder says of the row with this class; it may wait, and raise."""
+
+
+def row(key: str, *, case: bool = False, shapes: int = 1) -> dict[str, Any]:
+    inputs = [[[n + 1, 64]] for n in range(shapes)]
+    return {"key": key, "form": "plain", "case": case, "entry": key, "init": {}, "inputs": inputs}
+
+
+def well(entry: str) -> Any:
+    return {"done": 1, "failed": "", "signatures": [NORM]}
+
+
+class Builder:
+    def __init__(self, desk: Workshop, scratch: Path) -> None:
+        self.desk, self.scratch, self.killed = desk, scratch, threading.Event()
+
+    def ask(self, body: dict[str, Any], timeout_s: float) -> wire.Frame:
+        (call,) = body["calls"]
+        assert not {"key", "form", "case"} & set(call), "the candidate's code is told what it needs"
+        entry = call["entry"]
+        with self.desk.lock:
+            self.desk.asked.append(entry)
+        answer = self.desk.answer(entry) if entry not in self.desk.hang else None
+        if answer is None:
+            self.killed.wait(20.0)
+        if self.killed.is_set():
+            raise ChildGone("the process ended", "killed by the harness", "", None)
+        folder = self.scratch / "triton" / f"K{entry}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "kernel.cubin").write_text(entry, encoding="ascii")
+        return wire.Frame(wire.REPLY, 0, 0, answer, [])
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+class Workshop:
+    """A desk whose builders are scripted. ``hang``: classes that no builder ever answers for."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = Settings(home=root / "home", lock_dir=root / "locks")
+        self.device, self.run = SimpleNamespace(compute_capability="9.0"), self
+        self.launchers = self
+        self.root, self.lock = root, threading.Lock()
+        self.answer: Answer = well
+        self.hang: set[str] = set()
+        self.asked: list[str] = []
+        self.offered: list[list[tuple[str, ...]]] = []
+        self.builders: list[Builder] = []
+        self.job = root / "job"
+        self.job.mkdir()
+        self.cancel = threading.Event()
+
+    def scratch(self, name: str) -> Path:
+        with self.lock:
+            path = self.root / f"{name}-{len(list(self.root.iterdir()))}-{time.monotonic_ns()}"
+            path.mkdir()
+            return path
+
+    def builder(self, source: str, scratch: Path) -> Any:
+        with self.lock:
+            self.builders.append(Builder(self, scratch))
+            return self.builders[-1]
+
+    def offer(self, signatures: list[tuple[str, ...]]) -> None:
+        self.offered.append(signatures)
+
+    def begin(self, *rows: dict[str, Any]) -> Prebuild:
+        return Prebuild(self, "the source", self.job, None, list(rows), self.cancel)  # type: ignore[arg-type]
+
+    def kernels(self, cache: Path | None = None) -> list[str]:
+        return sorted(p.parent.name for p in (cache or self.job / "triton").rglob("*.cubin"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    made = Workshop(tmp_path)
+    yield made
+    assert all(b.killed.is_set() for b in made.builders), "no builder outlives its job"
+    assert not list(tmp_path.glob("build-*"))
+
+
+def settled(ahead: Prebuild) -> None:
+    for thread in ahead._threads:
+        thread.join(10.0)
+        assert not thread.is_alive()
+
+
+def quick(waiting: Callable[[], None], most_s: float = 1.0) -> bool:
+    began = time.monotonic()
+    waiting()
+    return time.monotonic() - began < most_s
+
+
+def test_cases_are_built_first_and_no_other_is_waited_for(desk: Workshop) -> None:
+    desk.hang = {"late"}
+    ahead = desk.begin(row("late", shapes=9), row("one", case=True), row("two", case=True, shapes=3), row("other"))
+    assert quick(ahead.wait_for_cases)
+    assert {"Kone", "Ktwo"} <= set(desk.kernels())
+    assert quick(lambda: ahead.before_make("other"))
+    assert "Kother" in desk.kernels()
+    assert quick(lambda: ahead.before_make("a module that nobody builds"))
+    ahead.close()
+    assert quick(lambda: ahead.before_make("late"))
+
+
+def test_rows_are_dealt_cases_first_then_by_shapes(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    ahead = desk.begin(
+        row("few"), row("many", shapes=5), row("case", case=True), row("large case", case=True, shapes=2)
+    )
+    settled(ahead)
+    assert desk.asked == ["large case", "case", "many", "few"]
+    assert len(desk.builders) == 1
+    ahead.close()
+
+
+@pytest.mark.parametrize(("cores", "rows", "builders"), [(32, 40, 16), (32, 5, 5), (3, 5, 3), (2, 0, 0)])
+def test_there_is_a_builder_for_each_row(
+    desk: Workshop, monkeypatch: pytest.MonkeyPatch, cores: int, rows: int, builders: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    ahead = desk.begin(*[row(str(n), case=True) for n in range(rows)])
+    assert quick(ahead.wait_for_cases, 5.0)
+    settled(ahead)
+    assert len(desk.builders) == builders
+    assert len(desk.kernels()) == rows
+    ahead.close()
+
+
+def test_forms_of_one_module_are_waited_for_together(desk: Workshop) -> None:
+    gate = threading.Event()
+    rows = [row("one", case=True), row("one") | {"form": "residual", "entry": "second"}]
+    desk.answer = lambda entry: well(entry) if entry == "one" or gate.wait(10.0) else None
+    ahead = desk.begin(*rows)
+    threading.Timer(0.2, gate.set).start()
+    ahead.wait_for_cases()
+    assert desk.kernels() == ["Kone", "Ksecond"]
+    ahead.close()
+
+
+def test_a_builder_that_never_answers_is_waited_for_once(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prebuild, "WAIT_S", 0.3)
+    desk.hang = {"bad", "worse"}
+    ahead = desk.begin(row("bad", case=True), row("good", case=True), row("worse"))
+    began = time.monotonic()
+    ahead.wait_for_cases()
+    assert time.monotonic() - began > 0.25
+    assert quick(lambda: ahead.before_make("worse"), 0.2), "the time to wait is given once"
+    assert desk.kernels() == ["Kgood"]
+    assert quick(ahead.close)
+    assert desk.kernels(ahead.kept) == ["Kgood"], "what there is serves the next run"
+    assert desk.offered == [], "no compiler is started while the job goes on to be timed"
+
+
+def test_waiting_ends_when_the_job_is_cancelled(desk: Workshop) -> None:
+    desk.hang = {"bad"}
+    ahead = desk.begin(row("bad", case=True))
+    threading.Timer(0.1, desk.cancel.set).start()
+    assert quick(ahead.wait_for_cases)
+    ahead.close()
+
+
+def test_builders_that_die_are_not_waited_for(desk: Workshop) -> None:
+    def dies(entry: str) -> Any:
+        raise ChildGone("the process ended", "signal 11 (SIGSEGV)", "", None)
+
+    desk.answer = dies
+    ahead = desk.begin(*[row(str(n), case=True) for n in range(9)])
+    assert quick(ahead.wait_for_cases)
+    ahead.close()
+
+
+def test_builders_that_do_not_start_are_not_waited_for(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(source: str, scratch: Path) -> Any:
+        raise ZygoteDied("planted")
+
+    monkeypatch.setattr(desk, "builder", refuses)
+    ahead = desk.begin(row("one", case=True))
+    assert quick(ahead.wait_for_cases)
+    ahead.close()
+
+
+def test_what_was_built_is_kept_after_the_last_row(desk: Workshop) -> None:
+    """Without anybody waiting, and for the next run of the same source only."""
+    ahead = desk.begin(row("one", case=True), row("two"))
+    settled(ahead)
+    assert desk.kernels(ahead.kept) == ["Kone", "Ktwo"]
+    (desk.job / "triton" / "Kthree").mkdir()
+    (desk.job / "triton" / "Kthree" / "kernel.cubin").write_bytes(b"made by the candidate later")
+    ahead.close()
+    assert desk.kernels(ahead.kept) == ["Kone", "Ktwo"], "kept once"
+    again = desk.begin(row("one", case=True))
+    assert "Ktwo" in desk.kernels(again.cache)
+    settled(again)
+    again.close()
+
+
+def test_signatures_are_offered_once_all_have_answered(desk: Workshop) -> None:
+    gate = threading.Event()
+    told = {"one": [NORM], "two": [NORM, ["i32"]]}
+    desk.answer = lambda entry: {**well(entry), "signatures": told[entry]} if entry == "one" or gate.wait(10) else None
+    ahead = desk.begin(row("one", case=True), row("two"))
+    ahead.wait_for_cases()
+    assert desk.offered == []
+    gate.set()
+    settled(ahead)
+    assert [sorted(s) for s in desk.offered] == [[tuple(NORM), ("i32",)]]
+    ahead.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"done": "many", "failed": ["x"], "signatures": "*bf16"},
+        {"done": 1, "failed": {"a": 1}, "signatures": {"0": NORM}},
+        {"done": 1, "failed": "", "signatures": [["tensordesc<bf16[1]>"], [NORM], 7, None]},
+        {"done": 1, "failed": "x" * 100000, "signatures": [["void f(); //"]] * 1000},
+    ],
+)
+def test_a_builder_that_claims_nonsense_is_not_believed(desk: Workshop, answer: dict[str, Any]) -> None:
+    desk.answer = lambda entry: answer
+    ahead = desk.begin(row("one", case=True))
+    assert quick(ahead.wait_for_cases)
+    settled(ahead)
+    ahead.close()
+    assert [s for offer in desk.offered for s in offer] == []
+
+
+def test_no_job_offers_more_than_a_claim_may_hold(desk: Workshop) -> None:
+    desk.answer = lambda entry: {"signatures": [["i32"] * (int(entry) * 20 + n) for n in range(20)]}
+    ahead = desk.begin(*[row(str(n)) for n in range(4)])
+    settled(ahead)
+    assert [len(s) for s in desk.offered] == [prebuild.MOST_SIGNATURES]
+    ahead.close()

@@ -36,6 +36,7 @@ class Doubled(torch.nn.Module):
         double[(triton.cdiv(x.numel(), self.block),)](x, y, x.numel(), BLOCK=self.block)
         return y
 """
+SIGNATURE = ["*bf16", "*bf16", "i32", "constexpr"]
 TUNED = TRITON.replace(
     "@triton.jit",
     "@triton.autotune([triton.Config({'BLOCK': b}) for b in (64, 256)], key=['n'])\n@triton.jit",
@@ -130,7 +131,7 @@ def files(cache: Path) -> dict[str, int]:
 
 def test_kernels_are_compiled_into_the_cache(built: dict[str, Built]) -> None:
     found = built["two block sizes"]
-    assert found.told == {"done": 2, "failed": "", "exit": 0}
+    assert found.told == {"done": 2, "failed": "", "exit": 0, "signatures": [SIGNATURE]}
     # Sizes that 16 divides and others, each with two block sizes.
     assert found.binaries == ["double.cubin"] * 4
 
@@ -144,7 +145,7 @@ def test_an_autotuner_compiles_all_its_configurations(built: dict[str, Built]) -
 @pytest.mark.parametrize("name", FAILING)
 def test_a_failure_is_told_and_does_no_harm(built: dict[str, Built], name: str) -> None:
     told = built[name].told
-    assert (told["done"], told["exit"]) == (0, 0)
+    assert (told["done"], told["exit"], told["signatures"]) == (0, 0, [])
     assert told["failed"]
     assert FAILING[name][1] in told["failed"]
     assert built[name].binaries == []
