@@ -133,7 +133,7 @@ class Stopwatch:
 
     def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
         """What both sides are told to capture."""
-        return {"seeds": seeds, "plain": self.t.plain_layouts, "prefix": self.t.prefix}
+        return {"seeds": seeds, "plain": self.t.plain_layouts}
 
     def _prepare(self, laid: _Laid) -> Prepared:
         """The candidate's side of a case."""

@@ -45,7 +45,7 @@ class TimingDesk:
         if do == "timing":
             return self.open_case(body["case"], body["layouts"], body["batch_us"], body["most"])
         if do == "time":
-            more = {name: body[name] for name in ("seeds", "plain", "prefix")}
+            more = {name: body[name] for name in ("seeds", "plain")}
             return self.job.runner.do_time(self._order(body) | more, [])
         if do == "turn":
             return self.job.runner.do_turn(body, [])

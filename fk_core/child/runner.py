@@ -260,9 +260,7 @@ class Runner:
             # Every copy: what a module makes in its first call must not lie in the memory of one graph.
             for forward in copies:
                 forward(*(arena.tensor(place.pristine + a.offset, a.shape, a.dtype).clone() for a in arguments))
-            timer = CaseTimer(
-                self.clock, arena, place, arguments, copies, sampled=tuple(body["sampled"]), prefix=body["prefix"]
-            )
+            timer = CaseTimer(self.clock, arena, place, arguments, copies, sampled=tuple(body["sampled"]))
             self.timers[body["case"]] = timer
             layouts = []
             try:

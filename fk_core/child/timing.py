@@ -6,9 +6,6 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 ``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
 ``plain``  the calls alone on distinct cold slots
 
-With a prefix, ``full`` and ``gate`` begin with a few calls (or gates) before the first event: the first calls after a
-flush pay for their code and address translations, in each process differently. The events are nodes of the graph then.
-
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
 window and the parent draws one per turn. What has no graphs is timed by ``eager``.
 """
@@ -37,11 +34,6 @@ _synchronize = torch.cuda.synchronize
 _end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _empty, _as_strided = torch.empty, torch.as_strided
-
-
-def _external() -> Any:
-    """An event that becomes a node of the graph that it is captured in, and is read after the replay."""
-    return _Event(enable_timing=True, external=True)
 
 
 @dataclass(frozen=True)
@@ -79,13 +71,9 @@ class Layout:
     order: list[int]
     """Slots in the order in which the calls use them."""
     with_plain: bool = False
-    prefix: int = 0
-    """Calls before the first event."""
     graphs: dict[str, Any] = field(default_factory=dict)
     slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
-    events: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Of the graphs that record their own: first and last event."""
 
 
 class NotCapturable(Exception):
@@ -202,10 +190,7 @@ class CaseTimer:
         forwards: list[Forward],
         *,
         sampled: tuple[str, ...] = (),
-        prefix: int = 0,
     ) -> None:
-        """``prefix``: calls before the first event, at most, and at most a quarter of the calls."""
-        self.prefix = prefix
         self.clock, self.arena, self.place, self.arguments = clock, arena, place, arguments
         self.forwards, self.sampled = forwards, sampled
         self.layouts: list[Layout] = []
@@ -240,10 +225,6 @@ class CaseTimer:
             if plain or not self.gate_copies:
                 self._fill(layout)
             views = [self._tensors(layout.slots[i]) for i in order]
-            # A gate that does not copy leaves the slots of the prefix as its calls left them.
-            prefix = layout.prefix = min(self.prefix, calls // 4) if self.gate_copies else 0
-            if prefix:
-                layout.events = {name: (_external(), _external()) for name in ("full", "gate")}
 
             def call(i: int) -> list[torch.Tensor]:
                 inputs = views[i]
@@ -253,24 +234,19 @@ class CaseTimer:
                     raise NotCapturable("an output is not contiguous, so that its memory can't be sampled")
                 return returned + [inputs[name] for name in self.sampled]
 
-            def batch(name: str, made: Callable[[int], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-                """Gates around what ``made`` gives for each call; a negative one is of the prefix."""
-                begin, end = layout.events.get(name, (None, None))
+            def batch(made: Callable[[int], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+                """Gates around what ``made`` gives for each call."""
                 outs: list[list[torch.Tensor]] = []
-                for i in range(-prefix, calls):
-                    if i == 0 and begin is not None:
-                        _record(begin, self.clock.stream)
+                for i in range(calls):
                     # Nothing is behind the first gate: it samples its own slot, until the last one overwrites that.
                     behind = outs[-1] if outs else []
                     self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
                     outs.append(made(i))
                 self._gate(stream, order[0], sample_seed, layout.slots[order[0]], outs[-1], copy=False)
-                if end is not None:
-                    _record(end, self.clock.stream)
                 return outs
 
-            full, layout.outputs = self._capture(lambda: batch("full", call))
-            gate, _ = self._capture(lambda: batch("gate", lambda i: layout.outputs[i + prefix]), full)
+            full, layout.outputs = self._capture(lambda: batch(call))
+            gate, _ = self._capture(lambda: batch(layout.outputs.__getitem__), full)
             layout.graphs = {"full": full, "gate": gate}
             if plain:
                 layout.graphs["plain"], kept = self._capture(lambda: [call(i) for i in range(calls)], full)
@@ -285,7 +261,6 @@ class CaseTimer:
         self.layouts.append(layout)
         return {
             "calls": calls,
-            "prefix": prefix,
             "nodes": nodes,
             "edges": edges,
             "programmatic": programmatic,
@@ -339,7 +314,6 @@ class CaseTimer:
         names = {"gated": ("full", "gate"), "full": ("full",)}.get(kind, ("plain",))
         stream = clock.stream
         used: dict[str, list[Any]] = {name: [] for name in names}
-        read: dict[str, list[float]] = {name: [] for name in names}
         spare = iter(clock.events)
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
             _record(clock.span[0], stream)
@@ -349,10 +323,6 @@ class CaseTimer:
                         clock.flush(stream.cuda_stream)
                     if batch < prime:
                         layout.graphs[name].replay()
-                    elif name in layout.events:
-                        layout.graphs[name].replay()
-                        stream.synchronize()  # the next replay records the same events
-                        read[name].append(_elapsed(*layout.events[name]) * 1e3)
                     else:
                         start, end = next(spare)
                         _record(start, stream)
@@ -361,17 +331,14 @@ class CaseTimer:
                         used[name].append((start, end))
             _record(clock.span[1], stream)
             stream.synchronize()
-        out: dict[str, Any] = {
-            f"{name}_us": read[name] + [_elapsed(a, b) * 1e3 for a, b in used[name]] for name in names
-        }
+        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used[name]] for name in names}
         out["span_us"] = _elapsed(*clock.span) * 1e3
         out["calls"] = layout.calls
         return out
 
     def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:
         """What the call of a layout returned, as the last replay left it."""
-        layout = self.layouts[index]
-        return layout.outputs[layout.prefix + call]
+        return self.layouts[index].outputs[call]
 
     def drop(self) -> None:
         self.layouts.clear()

@@ -69,8 +69,6 @@ class StateClaim(Claim):
 
 class LayoutClaim(Claim):
     calls: int = Field(ge=1, le=4096)
-    prefix: int = Field(ge=0, le=4096)
-    """Calls before the first event, which are no part of ``calls``."""
     nodes: dict[Text, int] = Field(max_length=32)
     edges: int
     programmatic: int

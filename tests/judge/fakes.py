@@ -85,7 +85,6 @@ def layout_of(seed: int, calls: int) -> dict[str, Any]:
     count = calls - rng.randrange(0, 1 + calls // 8)
     return {
         "calls": count,
-        "prefix": 0,
         "nodes": {"kernel": 2 * count},
         "edges": 2 * count - 1,
         "programmatic": 0,

@@ -1,4 +1,4 @@
-"""What one layout captures, and in which order: gates, calls and events, with everything of CUDA replaced by a log."""
+"""What one layout captures, and in which order: gates and calls, with everything of CUDA replaced by a log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Graph:
 class Stage:
     """A timer whose captures write down what they launch."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, prefix: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: Log = []
         self.captured: dict[str, Log] = {}
         self.names = iter(("full", "gate", "plain"))
@@ -54,8 +54,6 @@ class Stage:
         monkeypatch.setattr(timing, "capture", self.capture)
         monkeypatch.setattr(timing, "_record", lambda event, stream: self.log.append(("record", event)))
         monkeypatch.setattr(timing, "_elapsed", lambda a, b: 0.5 if a == "first" else 0.25)
-        events = iter(range(100))
-        monkeypatch.setattr(timing, "_external", lambda: ("node", next(events)))
         monkeypatch.setattr(timing.cudadrv, "graph_nodes", lambda graph: {"kernel": 1})
         monkeypatch.setattr(timing.cudadrv, "graph_edges", lambda graph: (0, 0, 0))
         monkeypatch.setattr(timing.cudadrv, "upload", lambda graph, stream: self.log.append(("upload", graph)))
@@ -68,7 +66,7 @@ class Stage:
         self.place = Place.at(0, BLOCK, CALLS)
         argument = Argument("x", 0, (BLOCK,), torch.uint8)
         forwards = [self.forward(copy) for copy in range(CALLS + CALLS // 2)]
-        self.timer = CaseTimer(self.clock, arena, self.place, [argument], forwards, prefix=prefix)
+        self.timer = CaseTimer(self.clock, arena, self.place, [argument], forwards)
 
     def forward(self, copy: int) -> Any:
         def called(x: torch.Tensor) -> torch.Tensor:
@@ -90,31 +88,28 @@ class Stage:
         return Graph(self.log, name), result
 
 
-def made(monkeypatch: pytest.MonkeyPatch, *, prefix: int, plain: bool = True) -> tuple[Stage, dict[str, Any]]:
-    stage = Stage(monkeypatch, prefix=prefix)
-    return stage, stage.timer.add_layout(5, 77, plain=plain)
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
 
 
-@pytest.mark.parametrize("prefix", [0, 3])
-def test_gates_and_calls_alternate(monkeypatch: pytest.MonkeyPatch, prefix: int) -> None:
-    stage, told = made(monkeypatch, prefix=prefix)
-    log = [entry for entry in stage.captured["full"] if entry[0] != "record"]
-    assert [entry[0] for entry in log] == ["gate", "call"] * (told["calls"] + prefix) + ["gate"]
+def test_gates_and_calls_alternate(stage: Stage) -> None:
+    told = stage.timer.add_layout(5, 77, plain=True)
+    log, order = stage.captured["full"], told["order"]
+    assert [entry[0] for entry in log] == ["gate", "call"] * told["calls"] + ["gate"]
     gates, calls = log[::2], log[1::2]
-    slots = told["order"][-prefix:] * bool(prefix) + told["order"]
-    assert [gate[1] for gate in gates[:-1]] == slots
+    assert [gate[1] for gate in gates[:-1]] == order
     for gate, call in zip(gates, calls, strict=False):
         assert gate[2] == call[2], "a gate writes the input of the call behind it"
         assert gate[3] == BLOCK // 4
     assert gates[-1][3] == 0, "the last gate samples only"
     samples = [(gate[5] - stage.place.samples) // (2 * timing.kernels.SAMPLES * 4) for gate in gates]
-    assert samples == [*slots, told["order"][0]]
+    assert samples == [*order, order[0]]
 
 
-@pytest.mark.parametrize("prefix", [0, 3])
-def test_a_gate_samples_the_call_before_it(monkeypatch: pytest.MonkeyPatch, prefix: int) -> None:
-    stage, told = made(monkeypatch, prefix=prefix)
-    outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs[: told["calls"] + prefix]]
+def test_a_gate_samples_the_call_before_it(stage: Stage) -> None:
+    stage.timer.add_layout(5, 77, plain=True)
+    outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs[: stage.timer.layouts[0].calls]]
     for name in ("full", "gate"):
         gates = [entry for entry in stage.captured[name] if entry[0] == "gate"]
         assert [gate[4] for gate in gates[1:]] == outputs
@@ -123,46 +118,20 @@ def test_a_gate_samples_the_call_before_it(monkeypatch: pytest.MonkeyPatch, pref
     assert same[0] == same[1], "both graphs have the same gates"
 
 
-def test_weight_copies_of_the_prefix_come_not_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, told = made(monkeypatch, prefix=3)
+def test_weight_copies_come_not_again(stage: Stage) -> None:
+    told = stage.timer.add_layout(5, 77, plain=True)
     copies = [entry[1] for entry in stage.captured["full"] if entry[0] == "call"]
-    assert len(set(copies)) == len(copies) == told["calls"] + 3
+    assert len(set(copies)) == len(copies) == told["calls"]
 
 
-def test_events_stand_behind_the_prefix_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, _ = made(monkeypatch, prefix=3)
-    layout = stage.timer.layouts[0]
-    assert set(layout.events) == {"full", "gate"}
-    for name, each in (("full", 2), ("gate", 1)):
-        log = stage.captured[name]
-        places = [n for n, entry in enumerate(log) if entry[0] == "record"]
-        assert places == [3 * each, len(log) - 1]
-        assert tuple(log[n][1] for n in places) == layout.events[name]
-    assert not [entry for entry in stage.captured["plain"] if entry[0] == "record"]
-    assert len({event for pair in layout.events.values() for event in pair}) == 4
-
-
-def test_no_events_in_the_graph_without_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, _ = made(monkeypatch, prefix=0)
-    assert stage.timer.layouts[0].events == {}
-    assert not [entry for log in stage.captured.values() for entry in log if entry[0] == "record"]
-
-
-def test_a_short_batch_has_a_shorter_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, told = made(monkeypatch, prefix=100)
-    calls = [entry for entry in stage.captured["full"] if entry[0] == "call"]
-    assert len(calls) == told["calls"] + told["calls"] // 4
-
-
-@pytest.mark.parametrize(("prefix", "between"), [(0, ["record", "replay", "record"]), (3, ["replay", "sync"])])
-def test_a_turn(monkeypatch: pytest.MonkeyPatch, prefix: int, between: list[str]) -> None:
-    stage, told = made(monkeypatch, prefix=prefix)
+def test_a_turn(stage: Stage) -> None:
+    told = stage.timer.add_layout(5, 77, plain=True)
     log = stage.log = []
     for graph in stage.timer.layouts[0].graphs.values():
         graph.log = log
     answer = stage.timer.turn(0, "gated", 1, 2)
     assert answer["full_us"] == answer["gate_us"] == [250.0, 250.0]
     assert (answer["span_us"], answer["calls"]) == (500.0, told["calls"])
-    primed, timed = ["flush", "replay"] * 2, ["flush", *between] * 4
+    primed, timed = ["flush", "replay"] * 2, ["flush", "record", "replay", "record"] * 4
     assert [entry[0] for entry in log] == ["record", *primed, *timed, "record", "sync"]
     assert [entry[1] for entry in log if entry[0] == "replay"] == ["full", "gate"] * 3
