@@ -6,6 +6,11 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 ``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
 ``plain``  the calls alone on distinct cold slots
 
+The graphs of a layout share one memory pool. ``plain`` is captured first, and what its calls returned is let go of, so
+that ``full`` takes the same memory and not as much again: no part of a capture costs more than memory from the driver.
+That is safe: no two graphs run at once, none needs what another one left (of the samples of ``gate`` nothing is made),
+and what ``full`` left is looked at only right after a replay of ``full`` (:meth:`CaseTimer.outputs_of_call`).
+
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
 window and the parent draws one per turn. What has no graphs is timed by ``eager``.
 """
@@ -74,6 +79,7 @@ class Layout:
     graphs: dict[str, Any] = field(default_factory=dict)
     slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
+    """Of the calls of ``full``, in their order; a replay of ``plain`` overwrites them."""
 
 
 class NotCapturable(Exception):
@@ -126,7 +132,9 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
 def capture(clock: DeviceClock, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
     """A CUDA graph of what ``body`` launches, not yet instantiated, and what ``body`` returned.
 
-    ``pool_of``: a graph whose memory pool to share. Raises ``NotCapturable``.
+    ``pool_of``: a living graph whose memory pool to share; what nobody holds of its memory any more is used again. What
+    ``body`` returned is held until the capture has ended, so that no call in it takes the memory of another's output.
+    Raises ``NotCapturable``.
     """
     graph = _CUDAGraph(keep_graph=True)
     stream = clock.stream
@@ -245,12 +253,12 @@ class CaseTimer:
                 self._gate(stream, order[0], sample_seed, layout.slots[order[0]], outs[-1], copy=False)
                 return outs
 
-            full, layout.outputs = self._capture(lambda: batch(call))
-            gate, _ = self._capture(lambda: batch(layout.outputs.__getitem__), full)
-            layout.graphs = {"full": full, "gate": gate}
             if plain:
-                layout.graphs["plain"], kept = self._capture(lambda: [call(i) for i in range(calls)], full)
-                layout.outputs += kept
+                # What the calls returned is not kept: its memory is for ``full``.
+                layout.graphs["plain"] = self._capture(lambda: [call(i) for i in range(calls)])[0]
+            full, layout.outputs = self._capture(lambda: batch(call), layout.graphs.get("plain"))
+            gate, _ = self._capture(lambda: batch(layout.outputs.__getitem__), full)
+            layout.graphs |= {"full": full, "gate": gate}
         raw_graph = full.raw_cuda_graph()
         nodes = cudadrv.graph_nodes(raw_graph)
         edges, programmatic, forks = cudadrv.graph_edges(raw_graph)
@@ -337,7 +345,9 @@ class CaseTimer:
         return out
 
     def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:
-        """What the call of a layout returned, as the last replay left it."""
+        """What the call of a layout returned, as the last replay left it: one of ``full``, since those of ``plain``
+        leave their own results in the same memory. An audit replays ``full`` itself, on new inputs, before it looks.
+        """
         return self.layouts[index].outputs[call]
 
     def drop(self) -> None:

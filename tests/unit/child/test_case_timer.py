@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,7 +41,10 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: Log = []
         self.captured: dict[str, Log] = {}
-        self.names = iter(("full", "gate", "plain"))
+        self.pools: dict[str, str | None] = {}
+        self.held: dict[str, tuple[int, int]] = {}
+        """How many of all outputs are alive when a capture begins, and when it ends."""
+        self.made: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
         stream = SimpleNamespace(cuda_stream=1, synchronize=lambda: self.log.append(("sync",)))
         self.clock: Any = SimpleNamespace(
             device=torch.device("cpu"),
@@ -71,7 +75,9 @@ class Stage:
     def forward(self, copy: int) -> Any:
         def called(x: torch.Tensor) -> torch.Tensor:
             self.log.append(("call", copy, x.data_ptr()))
-            return torch.zeros(BLOCK, dtype=torch.uint8)
+            output = torch.zeros(BLOCK, dtype=torch.uint8)
+            self.made.add(output)
+            return output
 
         return called
 
@@ -80,10 +86,13 @@ class Stage:
         self.log.append(("gate", pristine // BLOCK, slot, words, y0, row))
 
     def capture(self, clock: Any, body: Any, pool_of: Any = None) -> tuple[Graph, Any]:
-        name = next(self.names)
+        before = len(self.made)
         self.log = []
         result = body()
-        self.captured[name] = self.log
+        kinds = {entry[0] for entry in self.log}
+        name = "plain" if kinds == {"call"} else "gate" if kinds == {"gate"} else "full"
+        self.captured[name], self.held[name] = self.log, (before, len(self.made))
+        self.pools[name] = None if pool_of is None else pool_of.name
         self.log = []
         return Graph(self.log, name), result
 
@@ -109,7 +118,7 @@ def test_gates_and_calls_alternate(stage: Stage) -> None:
 
 def test_a_gate_samples_the_call_before_it(stage: Stage) -> None:
     stage.timer.add_layout(5, 77, plain=True)
-    outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs[: stage.timer.layouts[0].calls]]
+    outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs]
     for name in ("full", "gate"):
         gates = [entry for entry in stage.captured[name] if entry[0] == "gate"]
         assert [gate[4] for gate in gates[1:]] == outputs
@@ -122,6 +131,28 @@ def test_weight_copies_come_not_again(stage: Stage) -> None:
     told = stage.timer.add_layout(5, 77, plain=True)
     copies = [entry[1] for entry in stage.captured["full"] if entry[0] == "call"]
     assert len(set(copies)) == len(copies) == told["calls"]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_only_what_full_returned_is_kept(stage: Stage, plain: bool) -> None:
+    calls = stage.timer.add_layout(5, 77, plain=plain)["calls"]
+    expected = {"full": (0, calls), "gate": (calls, calls)}
+    assert stage.held == ({"plain": (0, calls)} if plain else {}) | expected
+    assert list(stage.captured) == (["plain"] if plain else []) + ["full", "gate"]
+    assert set(stage.timer.layouts[0].graphs) == set(stage.captured)
+    assert len(stage.timer.layouts[0].outputs) == calls
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_graphs_of_a_layout_share_a_pool(stage: Stage, plain: bool) -> None:
+    stage.timer.add_layout(5, 77, plain=plain)
+    expected = {"full": "plain" if plain else None, "gate": "full"}
+    assert stage.pools == ({"plain": None} if plain else {}) | expected
+
+
+def test_plain_calls_are_those_of_full(stage: Stage) -> None:
+    stage.timer.add_layout(5, 77, plain=True)
+    assert stage.captured["plain"] == [entry for entry in stage.captured["full"] if entry[0] == "call"]
 
 
 def test_a_turn(stage: Stage) -> None:
