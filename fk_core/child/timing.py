@@ -31,6 +31,8 @@ from fk_core.child import cudadrv, kernels
 from fk_core.child.arena import ALIGN, Arena
 
 Forward = Callable[..., Any]
+Sampled = tuple[int, int, int, int]
+"""Addresses of the two outputs that a gate samples, and how many words each has."""
 
 # Bound before a candidate is loaded, so that what it patches later is not what times it.
 _Event, _CUDAGraph, _Stream = torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda.Stream
@@ -75,9 +77,10 @@ class Layout:
     calls: int
     order: list[int]
     """Slots in the order in which the calls use them."""
-    with_plain: bool = False
+    memory: torch.Tensor
+    starts: list[int]
+    """Where each slot begins in ``memory``."""
     graphs: dict[str, Any] = field(default_factory=dict)
-    slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
     """Of the calls of ``full``, in their order; a replay of ``plain`` overwrites them."""
 
@@ -127,6 +130,15 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
     if result is None:
         return []
     return list(result) if type(result) in (tuple, list) else [result]
+
+
+def sampled_of(outputs: list[torch.Tensor]) -> Sampled | None:
+    """The first two outputs of a call, or the only one twice; None where there is none."""
+    if not outputs:
+        return None
+    y0, y1 = outputs[0], outputs[min(1, len(outputs) - 1)]
+    words = [y.numel() * y.element_size() // 4 for y in (y0, y1)]
+    return y0.data_ptr(), y1.data_ptr(), words[0], words[1]
 
 
 def capture(clock: DeviceClock, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
@@ -204,12 +216,15 @@ class CaseTimer:
         self.layouts: list[Layout] = []
         self.gate_copies = 2 * place.block < clock.l2_bytes / 2
 
-    def _tensors(self, slot: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = {}
+    def _views(self, layout: Layout) -> list[dict[str, torch.Tensor]]:
+        """The arguments of each call, contiguous and in their order."""
+        made: list[dict[str, torch.Tensor]] = [{} for _ in layout.order]
         for a in self.arguments:
-            size = prod(a.shape) * a.dtype.itemsize
-            found[a.name] = slot[a.offset : a.offset + size].view(a.dtype).view(a.shape)
-        return found
+            typed, size = layout.memory.view(a.dtype), a.dtype.itemsize
+            strides = [prod(a.shape[dim + 1 :]) for dim in range(len(a.shape))]
+            for call, slot in enumerate(layout.order):
+                made[call][a.name] = _as_strided(typed, a.shape, strides, (layout.starts[slot] + a.offset) // size)
+        return made
 
     def add_layout(self, seed: int, sample_seed: int, *, plain: bool) -> dict[str, Any]:
         """Capture one more layout; says how many calls it has and what its graph holds.
@@ -219,9 +234,9 @@ class CaseTimer:
         rng = random.Random(seed)
         place, device = self.place, self.clock.device
         calls = max(1, place.calls - rng.randrange(0, 1 + place.calls // 8))
-        layout = Layout(calls, order=rng.sample(range(calls), calls), with_plain=plain)
+        order = rng.sample(range(calls), calls)
         copies = rng.sample(range(len(self.forwards)), len(self.forwards))
-        order, stream = layout.order, self.clock.stream.cuda_stream
+        stream = self.clock.stream.cuda_stream
         with torch.cuda.device(device), torch.no_grad():
             starts, end = [], 0
             for _ in range(calls):
@@ -229,10 +244,10 @@ class CaseTimer:
                 starts.append(end)
                 end += place.block
             memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
-            layout.slots = [memory[at : at + place.block] for at in starts]
+            layout = Layout(calls, order, memory, starts)
             if plain or not self.gate_copies:
                 self._fill(layout)
-            views = [self._tensors(layout.slots[i]) for i in order]
+            views, gates = self._views(layout), self._gates(layout, sample_seed)
 
             def call(i: int) -> list[torch.Tensor]:
                 inputs = views[i]
@@ -242,22 +257,25 @@ class CaseTimer:
                     raise NotCapturable("an output is not contiguous, so that its memory can't be sampled")
                 return returned + [inputs[name] for name in self.sampled]
 
-            def batch(made: Callable[[int], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-                """Gates around what ``made`` gives for each call."""
-                outs: list[list[torch.Tensor]] = []
+            def timed(i: int) -> Sampled | None:
+                layout.outputs.append(call(i))
+                return sampled_of(layout.outputs[-1])
+
+            def batch(made: Callable[[int], Sampled | None]) -> list[Sampled | None]:
+                """Gates around what ``made`` does for each call: it gives what the gate behind the call samples."""
+                behind: list[Sampled | None] = []
                 for i in range(calls):
                     # Nothing is behind the first gate: it samples its own slot, until the last one overwrites that.
-                    behind = outs[-1] if outs else []
-                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
-                    outs.append(made(i))
-                self._gate(stream, order[0], sample_seed, layout.slots[order[0]], outs[-1], copy=False)
-                return outs
+                    gates(order[i], behind[-1] if behind else None)
+                    behind.append(made(i))
+                gates(order[0], behind[-1], copy=False)
+                return behind
 
             if plain:
                 # What the calls returned is not kept: its memory is for ``full``.
                 layout.graphs["plain"] = self._capture(lambda: [call(i) for i in range(calls)])[0]
-            full, layout.outputs = self._capture(lambda: batch(call), layout.graphs.get("plain"))
-            gate, _ = self._capture(lambda: batch(layout.outputs.__getitem__), full)
+            full, behind = self._capture(lambda: batch(timed), layout.graphs.get("plain"))
+            gate, _ = self._capture(lambda: batch(behind.__getitem__), full)
             layout.graphs |= {"full": full, "gate": gate}
         raw_graph = full.raw_cuda_graph()
         nodes = cudadrv.graph_nodes(raw_graph)
@@ -279,35 +297,40 @@ class CaseTimer:
     def _capture(self, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
         return capture(self.clock, body, pool_of)
 
-    def _gate(
-        self, stream: int, slot: int, seed: int, x: torch.Tensor, outs: list[torch.Tensor], *, copy: bool = True
-    ) -> None:
-        """Copy the pristine inputs of ``slot`` to ``x`` and sample ``outs`` into the row of ``slot``; without ``copy``
-        only the latter.
+    def _gates(self, layout: Layout, seed: int) -> Callable[..., None]:
+        """What launches the gates of a layout: ``gate(slot, behind)`` copies the pristine inputs of ``slot`` to where
+        its call finds them and samples ``behind``, or the slot itself, into the row of ``slot``; without ``copy`` it
+        only samples.
         """
-        p, arena = self.place, self.arena
-        words = p.block // 4 if copy and self.gate_copies else 0
-        y0 = outs[0] if outs else x
-        y1 = outs[1] if len(outs) > 1 else y0
-        samples = 2 * kernels.SAMPLES
-        self.clock.gate.launch(
-            1 + -(-words // kernels.GATE_WORDS),
-            stream,
-            _address(arena, p.pristine + slot * p.block),
-            x.data_ptr(),
-            words,
-            y0.data_ptr(),
-            y1.data_ptr(),
-            y0.numel() * y0.element_size() // 4,
-            y1.numel() * y1.element_size() // 4,
-            seed + slot,
-            _address(arena, p.samples + slot * samples * 4),
-        )
+        p, launch, stream = self.place, self.clock.gate.launch, self.clock.stream.cuda_stream
+        words, own = p.block // 4 if self.gate_copies else 0, p.block // 4
+        blocks = 1 + -(-words // kernels.GATE_WORDS)
+        arena, memory = _address(self.arena), layout.memory.data_ptr()
+        slots = [
+            (
+                arena + p.pristine + slot * p.block,
+                memory + start,
+                seed + slot,
+                arena + p.samples + slot * 2 * kernels.SAMPLES * 4,
+            )
+            for slot, start in enumerate(layout.starts)
+        ]
+
+        def gate(slot: int, behind: Sampled | None, *, copy: bool = True) -> None:
+            pristine, x, positions, row = slots[slot]
+            sampled = behind or (x, x, own, own)
+            if copy:
+                launch(blocks, stream, pristine, x, words, *sampled, positions, row)
+            else:
+                launch(1, stream, pristine, x, 0, *sampled, positions, row)
+
+        return gate
 
     def _fill(self, layout: Layout) -> None:
         p = self.place
-        for i, slot in enumerate(layout.slots):
-            slot.copy_(self.arena.tensor(p.pristine + i * p.block, (p.block,), torch.uint8))
+        for slot, start in enumerate(layout.starts):
+            given = self.arena.tensor(p.pristine + slot * p.block, (p.block,), torch.uint8)
+            layout.memory[start : start + p.block].copy_(given)
 
     def turn(self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False) -> dict[str, Any]:
         """Replay one layout; ``kind`` is ``gated`` (full and gate), ``full`` (for audits),
@@ -354,8 +377,8 @@ class CaseTimer:
         self.layouts.clear()
 
 
-def _address(arena: Arena, offset: int) -> int:
+def _address(arena: Arena) -> int:
     base = getattr(arena, "memory", None)
     if base is None:
         raise TypeError("gates need device memory")
-    return int(base.address) + offset
+    return int(base.address)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fk_core.child import timing
-from fk_core.child.timing import Argument, CaseTimer, Place
+from fk_core.child.timing import Argument, CaseTimer, Place, sampled_of
 
 CALLS = 16
 BLOCK = 256
@@ -153,6 +153,43 @@ def test_the_graphs_of_a_layout_share_a_pool(stage: Stage, plain: bool) -> None:
 def test_plain_calls_are_those_of_full(stage: Stage) -> None:
     stage.timer.add_layout(5, 77, plain=True)
     assert stage.captured["plain"] == [entry for entry in stage.captured["full"] if entry[0] == "call"]
+
+
+def test_the_slots_of_plain_calls_are_filled(stage: Stage) -> None:
+    stage.timer.add_layout(5, 77, plain=True)
+    layout = stage.timer.layouts[0]
+    for slot, start in enumerate(layout.starts):
+        assert layout.memory[start : start + BLOCK].eq(slot).all()
+
+
+def test_arguments_lie_in_the_slots_of_their_calls(stage: Stage) -> None:
+    timer = stage.timer
+    timer.add_layout(5, 77, plain=False)
+    layout = timer.layouts[0]
+    layout.memory.copy_(torch.arange(len(layout.memory)) % 251)
+    timer.arguments = [
+        Argument("x", 0, (3, 5), torch.int16),
+        Argument("none", 32, (0, 4), torch.int32),
+        Argument("one", 64, (), torch.int32),
+        Argument("y", 128, (2, 4, 2), torch.int64),
+    ]
+    for slot, view in zip(layout.order, timer._views(layout), strict=True):
+        assert list(view) == ["x", "none", "one", "y"]
+        for a in timer.arguments:
+            given, start = view[a.name], layout.starts[slot] + a.offset
+            raw = layout.memory[start : start + given.numel() * a.dtype.itemsize]
+            assert (given.shape, given.dtype) == (a.shape, a.dtype)
+            assert given.is_contiguous()
+            assert torch.equal(given, raw.view(a.dtype).view(a.shape))
+            assert given.numel() == 0 or given.data_ptr() == raw.data_ptr()
+
+
+def test_two_outputs_are_sampled_at_most() -> None:
+    outputs = [torch.zeros(8), torch.zeros(6, dtype=torch.int16), torch.zeros(2)]
+    first, second = outputs[0].data_ptr(), outputs[1].data_ptr()
+    assert sampled_of(outputs) == sampled_of(outputs[:2]) == (first, second, 8, 3)
+    assert sampled_of(outputs[:1]) == (first, first, 8, 8)
+    assert sampled_of([]) is None
 
 
 def test_a_turn(stage: Stage) -> None:
