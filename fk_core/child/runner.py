@@ -244,7 +244,7 @@ class Runner:
             except NotCapturable as error:
                 self._settle()
                 return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
-            return {"capturable": True, "nodes": cudadrv.graph_nodes(graph.raw_cuda_graph())}
+            return {"capturable": True, "nodes": cudadrv.graph_content(graph.raw_cuda_graph()).nodes}
 
     # -- timing ----------------------------------------------------------------------------------------------------
 

@@ -277,22 +277,13 @@ class CaseTimer:
             full, behind = self._capture(lambda: batch(timed), layout.graphs.get("plain"))
             gate, _ = self._capture(lambda: batch(behind.__getitem__), full)
             layout.graphs |= {"full": full, "gate": gate}
-        raw_graph = full.raw_cuda_graph()
-        nodes = cudadrv.graph_nodes(raw_graph)
-        edges, programmatic, forks = cudadrv.graph_edges(raw_graph)
+        content = cudadrv.graph_content(full.raw_cuda_graph())
         for graph in layout.graphs.values():
             graph.instantiate()
             # Else the first replay does it, in somebody's turn: 0.1 to 0.3 ms that the outside clock sees.
             cudadrv.upload(graph.raw_cuda_graph_exec(), stream)
         self.layouts.append(layout)
-        return {
-            "calls": calls,
-            "nodes": nodes,
-            "edges": edges,
-            "programmatic": programmatic,
-            "forks": forks,
-            "order": order,
-        }
+        return {"calls": calls, "nodes": content.nodes, "programmatic": content.programmatic, "order": order}
 
     def _capture(self, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
         return capture(self.clock, body, pool_of)

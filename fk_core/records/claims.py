@@ -70,9 +70,7 @@ class StateClaim(Claim):
 class LayoutClaim(Claim):
     calls: int = Field(ge=1, le=4096)
     nodes: dict[Text, int] = Field(max_length=32)
-    edges: int
     programmatic: int
-    forks: int
     order: list[int] = Field(max_length=4096)
 
 

@@ -86,9 +86,7 @@ def layout_of(seed: int, calls: int) -> dict[str, Any]:
     return {
         "calls": count,
         "nodes": {"kernel": 2 * count},
-        "edges": 2 * count - 1,
         "programmatic": 0,
-        "forks": 0,
         "order": rng.sample(range(count), count),
     }
 
