@@ -145,7 +145,7 @@ class Stopwatch:
         finally:
             frame.close_fds()
         claim = self.trial.ask(
-            order | self._captures(laid.seeds),
+            order | self._captures(laid.seeds) | {"inspect": True},
             CaptureClaim,
             timeout_s=self.trial.settings.limits.build_s,
         )

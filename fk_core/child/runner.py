@@ -249,7 +249,10 @@ class Runner:
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed."""
+        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed.
+
+        ``inspect``: say what the graphs hold, too.
+        """
         self.drop(body["case"])
         if self.device.type == "cpu":
             self.do_eager(body, [])
@@ -265,7 +268,8 @@ class Runner:
             layouts = []
             try:
                 for number, (seed, sample_seed) in enumerate(body["seeds"]):
-                    layouts.append(timer.add_layout(seed, sample_seed, plain=number < body["plain"]))
+                    plain = number < body["plain"]
+                    layouts.append(timer.add_layout(seed, sample_seed, plain=plain, inspect=body["inspect"]))
             except NotCapturable as error:
                 timer.drop()
                 torch.cuda.synchronize()

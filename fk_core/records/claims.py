@@ -68,17 +68,24 @@ class StateClaim(Claim):
 
 
 class LayoutClaim(Claim):
+    """One capture, by either side."""
+
     calls: int = Field(ge=1, le=4096)
+    order: list[int] = Field(max_length=4096)
+
+
+class InspectedLayout(LayoutClaim):
+    """With what the graph of a candidate holds."""
+
     nodes: dict[Text, int] = Field(max_length=32)
     programmatic: int
-    order: list[int] = Field(max_length=4096)
 
 
 class CaptureClaim(Claim):
     capturable: bool
     reason: Text = ""
     unjoined: bool = False
-    layouts: list[LayoutClaim] = Field(default_factory=list, max_length=64)
+    layouts: list[InspectedLayout] = Field(default_factory=list, max_length=64)
 
 
 class TryClaim(Claim):

@@ -12,6 +12,7 @@ import torch
 
 from fk_core.child import timing
 from fk_core.child.timing import Argument, CaseTimer, Place, sampled_of
+from fk_core.records.claims import InspectedLayout, LayoutClaim
 
 CALLS = 16
 BLOCK = 256
@@ -58,7 +59,7 @@ class Stage:
         monkeypatch.setattr(timing, "capture", self.capture)
         monkeypatch.setattr(timing, "_record", lambda event, stream: self.log.append(("record", event)))
         monkeypatch.setattr(timing, "_elapsed", lambda a, b: 0.5 if a == "first" else 0.25)
-        content = timing.cudadrv.GraphContent({"kernel": 1}, 0)
+        content = timing.cudadrv.GraphContent({"kernel": 1}, 2)
         monkeypatch.setattr(timing.cudadrv, "graph_content", lambda graph: content)
         monkeypatch.setattr(timing.cudadrv, "upload", lambda graph, stream: self.log.append(("upload", graph)))
         monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
@@ -103,7 +104,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_gates_and_calls_alternate(stage: Stage) -> None:
-    told = stage.timer.add_layout(5, 77, plain=True)
+    told = stage.timer.add_layout(5, 77, plain=True, inspect=True)
     log, order = stage.captured["full"], told["order"]
     assert [entry[0] for entry in log] == ["gate", "call"] * told["calls"] + ["gate"]
     gates, calls = log[::2], log[1::2]
@@ -117,7 +118,7 @@ def test_gates_and_calls_alternate(stage: Stage) -> None:
 
 
 def test_a_gate_samples_the_call_before_it(stage: Stage) -> None:
-    stage.timer.add_layout(5, 77, plain=True)
+    stage.timer.add_layout(5, 77, plain=True, inspect=True)
     outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs]
     for name in ("full", "gate"):
         gates = [entry for entry in stage.captured[name] if entry[0] == "gate"]
@@ -128,14 +129,14 @@ def test_a_gate_samples_the_call_before_it(stage: Stage) -> None:
 
 
 def test_weight_copies_come_not_again(stage: Stage) -> None:
-    told = stage.timer.add_layout(5, 77, plain=True)
+    told = stage.timer.add_layout(5, 77, plain=True, inspect=True)
     copies = [entry[1] for entry in stage.captured["full"] if entry[0] == "call"]
     assert len(set(copies)) == len(copies) == told["calls"]
 
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_only_what_full_returned_is_kept(stage: Stage, plain: bool) -> None:
-    calls = stage.timer.add_layout(5, 77, plain=plain)["calls"]
+    calls = stage.timer.add_layout(5, 77, plain=plain, inspect=True)["calls"]
     expected = {"full": (0, calls), "gate": (calls, calls)}
     assert stage.held == ({"plain": (0, calls)} if plain else {}) | expected
     assert list(stage.captured) == (["plain"] if plain else []) + ["full", "gate"]
@@ -145,18 +146,18 @@ def test_only_what_full_returned_is_kept(stage: Stage, plain: bool) -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_the_graphs_of_a_layout_share_a_pool(stage: Stage, plain: bool) -> None:
-    stage.timer.add_layout(5, 77, plain=plain)
+    stage.timer.add_layout(5, 77, plain=plain, inspect=True)
     expected = {"full": "plain" if plain else None, "gate": "full"}
     assert stage.pools == ({"plain": None} if plain else {}) | expected
 
 
 def test_plain_calls_are_those_of_full(stage: Stage) -> None:
-    stage.timer.add_layout(5, 77, plain=True)
+    stage.timer.add_layout(5, 77, plain=True, inspect=True)
     assert stage.captured["plain"] == [entry for entry in stage.captured["full"] if entry[0] == "call"]
 
 
 def test_the_slots_of_plain_calls_are_filled(stage: Stage) -> None:
-    stage.timer.add_layout(5, 77, plain=True)
+    stage.timer.add_layout(5, 77, plain=True, inspect=True)
     layout = stage.timer.layouts[0]
     for slot, start in enumerate(layout.starts):
         assert layout.memory[start : start + BLOCK].eq(slot).all()
@@ -164,7 +165,7 @@ def test_the_slots_of_plain_calls_are_filled(stage: Stage) -> None:
 
 def test_arguments_lie_in_the_slots_of_their_calls(stage: Stage) -> None:
     timer = stage.timer
-    timer.add_layout(5, 77, plain=False)
+    timer.add_layout(5, 77, plain=False, inspect=True)
     layout = timer.layouts[0]
     layout.memory.copy_(torch.arange(len(layout.memory)) % 251)
     timer.arguments = [
@@ -192,8 +193,18 @@ def test_two_outputs_are_sampled_at_most() -> None:
     assert sampled_of([]) is None
 
 
+def test_what_a_graph_holds_is_told_where_it_is_asked_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = stage.timer.add_layout(5, 77, plain=False, inspect=True)
+    InspectedLayout.model_validate(told)
+    assert (told["nodes"], told["programmatic"]) == ({"kernel": 1}, 2)
+    monkeypatch.delattr(timing.cudadrv, "graph_content")
+    short = stage.timer.add_layout(5, 77, plain=False, inspect=False)
+    LayoutClaim.model_validate(short)
+    assert short == {"calls": told["calls"], "order": told["order"]}
+
+
 def test_a_turn(stage: Stage) -> None:
-    told = stage.timer.add_layout(5, 77, plain=True)
+    told = stage.timer.add_layout(5, 77, plain=True, inspect=True)
     log = stage.log = []
     for graph in stage.timer.layouts[0].graphs.values():
         graph.log = log
