@@ -153,7 +153,7 @@ def serve(sock: socket.socket, role: str) -> None:
                     warm_s = time.time() - t
                     t = time.time()
                     timers.pop(k, None)
-                    infos = [timer.add_layout(s, s & 0xFFFFFF) for s in body["seeds"]]
+                    infos = [timer.add_layout(s, s & 0xFFFFFF, plain=True, inspect=True) for s in body["seeds"]]
                     torch.cuda.synchronize()
                     timers[k] = timer
                     infos[0].pop("order")
@@ -172,7 +172,7 @@ def serve(sock: socket.socket, role: str) -> None:
                     timer = timers[k]
                     layout = timer.layouts[0]
                     timer.turn(0, "gated", 0, 1, fill=True)
-                    order = layout.keep[-1]
+                    order = layout.order
                     place = timer.place
                     bad = 0
                     samples = timer.arena.tensor(place.samples, (place.calls, 64), torch.int32)

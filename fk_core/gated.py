@@ -34,7 +34,7 @@ class _Turn:
     gate: float
     wall: float
     calls: int
-    """Of a batch, with its prefix."""
+    """Of a batch."""
 
     def believed(self, gate: float) -> float:
         """The gate's reading, as far as the baseline's own gates bear it out."""
@@ -135,9 +135,8 @@ class GatedTimer:
             raise forged("a turn answered with another number of readings than were asked", p.timing.case.id)
         calls = p.layouts[layout].calls
         full, gate = statistics.fmean(turn.full_us) / calls, statistics.fmean(turn.gate_us) / calls
-        # The primed batches ran as long as the timed ones, and each began with the prefix.
-        ran = calls + p.layouts[layout].prefix
-        return _Turn(full, gate, wall_us / ((PRIME + TIMED) * ran), ran)
+        # The primed batches ran as long as the timed ones.
+        return _Turn(full, gate, wall_us / ((PRIME + TIMED) * calls), calls)
 
     def _conclude(self, timing: CaseTiming, rounds: list[_Round], gap: float) -> None:
         usable = _ratios(rounds)

@@ -151,7 +151,7 @@ class Stopwatch:
 
     def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
         """What both sides are told to capture."""
-        return {"seeds": seeds, "plain": self.t.plain_layouts, "prefix": self.t.prefix}
+        return {"seeds": seeds, "plain": self.t.plain_layouts}
 
     def _prepare_all(self, laid: list[_Laid], work: Callable[[], bool]) -> list[Prepared]:
         """The candidate's side of these cases. Each is audited while the next one is captured."""
@@ -175,7 +175,7 @@ class Stopwatch:
         arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
         self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
         frame.close_fds()
-        ticket = self.trial.post(order | self._captures(laid.seeds))
+        ticket = self.trial.post(order | self._captures(laid.seeds) | {"inspect": True})
         self._end_audits()
         claim = self.trial.collect_beside(
             ticket, "time", CaptureClaim, work, timeout_s=self.trial.settings.limits.build_s

@@ -48,8 +48,6 @@ class Timing:
     """Captures of a case whose inputs take more than ``measure._LARGE_BYTES``."""
     plain_layouts: int = 3
     """How many of them are captured without gates, too."""
-    prefix: int = 0
-    """Calls of a batch before its first event, at most. They take nothing of the bias away (docs/measurements.md)."""
     trim: float = 0.2
     witness: float = 0.01
     default_floor: float = 0.003

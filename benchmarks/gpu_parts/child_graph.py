@@ -1,4 +1,4 @@
-"""Whether ``cudadrv.graph_nodes`` counts what is inside a child graph. Exits with 2 where there is no GPU.
+"""Whether ``cudadrv.graph_content`` counts what is inside a child graph. Exits with 2 where there is no GPU.
 
 The launch of a graph can't be captured (seen on an H200, driver 580: it voids the capture), so the node is added to
 what was captured.
@@ -40,10 +40,9 @@ def main() -> int:
         ctypes.byref(node), whole, None, ctypes.c_size_t(0), ctypes.c_void_p(inner.raw_cuda_graph())
     )
     cudadrv.check(added, "add a child graph")
-    nodes = cudadrv.graph_nodes(outer.raw_cuda_graph())
-    print(
-        f"{INNER} kernels in a child graph beside {OUTER}: {nodes}, edges {cudadrv.graph_edges(outer.raw_cuda_graph())}"
-    )
+    content = cudadrv.graph_content(outer.raw_cuda_graph())
+    nodes = content.nodes
+    print(f"{INNER} kernels in a child graph beside {OUTER}: {nodes}, programmatic edges {content.programmatic}")
     return 0 if nodes.get("graph") == 1 and nodes.get("kernel") == INNER + OUTER else 1
 
 

@@ -13,7 +13,6 @@ from fk_core.harness import Harness
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "prefix 4": {"prefix": 4},
     "40 calls": {"calls": 40},
     "160 calls": {"calls": 160, "batch_us": 240.0},
 }

@@ -7,6 +7,7 @@ driver's own name for the error. Call only after torch has made the device's con
 from __future__ import annotations
 
 import ctypes as c
+from dataclasses import dataclass
 from functools import lru_cache
 
 _HANDLE_POSIX_FD = 1
@@ -15,6 +16,7 @@ _LOCATION_DEVICE = 1
 _ACCESS_READ_WRITE = 3
 _LIMIT_PERSISTING_L2 = 0x06
 _UNSUPPORTED_LIMIT = 215
+_EDGE_PROGRAMMATIC = 1
 
 NODE_KINDS = {
     0: "kernel",
@@ -178,19 +180,32 @@ def upload(executable: int, stream: int) -> None:
     check(driver().cuGraphUpload(c.c_void_p(executable), c.c_void_p(stream)), "upload a graph")
 
 
-def graph_nodes(graph: int) -> dict[str, int]:
-    """How many nodes of each kind a captured ``cudaGraph_t`` has, with those of the child graphs (kind ``graph``)."""
+@dataclass(frozen=True)
+class GraphContent:
+    """What a captured graph holds, with all that is in its child graphs."""
+
+    nodes: dict[str, int]
+    """How many of each kind; a child graph is one of kind ``graph`` itself."""
+    programmatic: int
+    """Edges that let a kernel begin before the one ahead of it has ended, as PDL makes them."""
+
+
+def graph_content(graph: int) -> GraphContent:
+    """What a captured ``cudaGraph_t`` holds."""
     lib = driver()
     kinds: dict[str, int] = {}
+    programmatic = _programmatic(graph)
+    number = c.c_int()
     for node in _nodes(graph):
-        kind = c.c_int()
-        check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
-        name = NODE_KINDS.get(kind.value, f"kind {kind.value}")
+        check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(number)), "node type")
+        name = NODE_KINDS.get(number.value, f"kind {number.value}")
         kinds[name] = kinds.get(name, 0) + 1
         if name == "graph":
-            for inner, number in graph_nodes(_child(node)).items():
-                kinds[inner] = kinds.get(inner, 0) + number
-    return kinds
+            inner = graph_content(_child(node))
+            programmatic += inner.programmatic
+            for kind, count in inner.nodes.items():
+                kinds[kind] = kinds.get(kind, 0) + count
+    return GraphContent(kinds, programmatic)
 
 
 def _nodes(graph: int) -> list[int]:
@@ -210,48 +225,20 @@ def _child(node: int) -> int:
     return child.value or 0
 
 
-def _child_graphs(graph: int) -> list[int]:
+def _programmatic(graph: int) -> int:
+    """How many edges of a graph, without its child graphs, are programmatic."""
     lib = driver()
-    found = []
-    for node in _nodes(graph):
-        kind = c.c_int()
-        check(lib.cuGraphNodeGetType(c.c_void_p(node), c.byref(kind)), "node type")
-        if NODE_KINDS.get(kind.value) == "graph":
-            found.append(_child(node))
-    return found
-
-
-def graph_edges(graph: int) -> tuple[int, int, int]:
-    """Edges of a captured graph and its child graphs: (all, programmatic ones as PDL makes, nodes with more than one
-    way in or out).
-    """
-    parts = [_edges(graph), *(graph_edges(child) for child in _child_graphs(graph))]
-    total, programmatic, forks = (sum(column) for column in zip(*parts, strict=True))
-    return total, programmatic, forks
-
-
-def _edges(graph: int) -> tuple[int, int, int]:
-    lib = driver()
-    count = c.c_size_t()
-    # Before CUDA 12.3 edges have no data, and there is no programmatic one.
-    with_data = hasattr(lib, "cuGraphGetEdges_v2")
-    get = lib.cuGraphGetEdges_v2 if with_data else lib.cuGraphGetEdges
-    none = (None,) * (3 if with_data else 2)
-    check(get(c.c_void_p(graph), *none, c.byref(count)), "count graph edges")
+    if not hasattr(lib, "cuGraphGetEdges_v2"):
+        return 0  # before CUDA 12.3 edges have no data
+    get, count = lib.cuGraphGetEdges_v2, c.c_size_t()
+    check(get(c.c_void_p(graph), None, None, None, c.byref(count)), "count graph edges")
     if not count.value:
-        return 0, 0, 0
+        return 0
     start, end = (c.c_void_p * count.value)(), (c.c_void_p * count.value)()
     data = (_EdgeData * count.value)()
-    into = (start, end, data) if with_data else (start, end)
-    check(get(c.c_void_p(graph), *into, c.byref(count)), "list graph edges")
-    programmatic = sum(1 for edge in data if edge.type == 1)
-    outs: dict[int, int] = {}
-    ins: dict[int, int] = {}
-    for a, b in zip(start, end, strict=True):
-        outs[a] = outs.get(a, 0) + 1
-        ins[b] = ins.get(b, 0) + 1
-    forks = sum(1 for n in outs.values() if n > 1) + sum(1 for n in ins.values() if n > 1)
-    return count.value, programmatic, forks
+    check(get(c.c_void_p(graph), start, end, data, c.byref(count)), "list graph edges")
+    kinds = bytes(data)[_EdgeData.type.offset :: c.sizeof(_EdgeData)]
+    return kinds.count(_EDGE_PROGRAMMATIC)
 
 
 def reset_persisting_l2() -> None:

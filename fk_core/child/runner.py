@@ -34,6 +34,7 @@ _M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
 _HEAP_BLOCK, _HEAP_BLOCKS = 32 << 20, 24
 """The largest block that glibc takes from its heap; how many outputs at a time a heap gets ready for."""
 _POISON = 0x7F
+_COPIES_WITHOUT_STATE = 4
 
 # Bound before any candidate is loaded.
 _address = torch._C.TensorBase.data_ptr
@@ -41,6 +42,7 @@ _size = torch._C.TensorBase.size
 _dtype = torch._C.TensorBase.dtype.__get__
 _device = torch._C.TensorBase.device.__get__
 _no_grad = torch.no_grad
+_Module, _parameters, _buffers = torch.nn.Module, torch.nn.Module.parameters, torch.nn.Module.buffers
 _synchronize = torch.cuda.synchronize
 
 
@@ -244,12 +246,15 @@ class Runner:
             except NotCapturable as error:
                 self._settle()
                 return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
-            return {"capturable": True, "nodes": cudadrv.graph_nodes(graph.raw_cuda_graph())}
+            return {"capturable": True, "nodes": cudadrv.graph_content(graph.raw_cuda_graph()).nodes}
 
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed."""
+        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed.
+
+        ``inspect``: say what the graphs hold, too.
+        """
         self.drop(body["case"])
         if self.device.type == "cpu":
             self.do_eager(body, [])
@@ -260,14 +265,13 @@ class Runner:
             # Every copy: what a module makes in its first call must not lie in the memory of one graph.
             for forward in copies:
                 forward(*(arena.tensor(place.pristine + a.offset, a.shape, a.dtype).clone() for a in arguments))
-            timer = CaseTimer(
-                self.clock, arena, place, arguments, copies, sampled=tuple(body["sampled"]), prefix=body["prefix"]
-            )
+            timer = CaseTimer(self.clock, arena, place, arguments, copies, sampled=tuple(body["sampled"]))
             self.timers[body["case"]] = timer
             layouts = []
             try:
                 for number, (seed, sample_seed) in enumerate(body["seeds"]):
-                    layouts.append(timer.add_layout(seed, sample_seed, plain=number < body["plain"]))
+                    plain = number < body["plain"]
+                    layouts.append(timer.add_layout(seed, sample_seed, plain=plain, inspect=body["inspect"]))
             except NotCapturable as error:
                 timer.drop()
                 torch.cuda.synchronize()
@@ -284,13 +288,21 @@ class Runner:
         return self.arenas[timing_arena(body["case"])], place, arguments
 
     def _copies(self, key: str, count: int) -> list[Forward]:
-        """Modules with weights of their own, so that the weights of one call are not in cache for the next."""
+        """Modules with weights of their own, so that the weights of one call are not in cache for the next.
+
+        A few will do where there are no weights: building one for each call, and calling each once, takes long where
+        each compiles something. Nobody gets away with more by that: what a module remembers between its calls, or
+        keeps in Python besides parameters and buffers, a global would share among any number of modules.
+        """
+        recipe, judged = self.modules[key]
+        if not recipe["state"] and not _holds_tensors(judged):
+            count = min(count, _COPIES_WITHOUT_STATE)
         kept = self.copies.setdefault(key, [])
         gaps = []
         while len(kept) < count:
             # A gap of another size before each, so that they do not lie in one row of memory.
             gaps.append(torch.empty(random.randrange(1, 64) * 512, dtype=torch.uint8, device=self.device))
-            kept.append(self._build(self.modules[key][0]))
+            kept.append(self._build(recipe))
         return kept[:count]
 
     def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -356,6 +368,11 @@ class Runner:
         if timer is not None:
             timer.drop()
         self.eager.pop(case, None)
+
+
+def _holds_tensors(forward: Forward) -> bool:
+    """Whether a module has parameters or buffers, the non-persistent ones too, as far as can be seen."""
+    return not isinstance(forward, _Module) or bool([*_parameters(forward), *_buffers(forward)])
 
 
 def timing_arena(case: str) -> str:

