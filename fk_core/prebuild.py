@@ -1,15 +1,18 @@
 """Compile a candidate's Triton kernels in several processes at once, while the candidate itself is still starting.
 
 Only a matter of speed: what is not compiled here the candidate compiles itself, and failures here are not looked at.
-What was built is kept by the source's own hash, so that it serves the same source only.
+What was built is kept by the source's own hash, so that it serves the same source only. The calls of a module that was
+built for an earlier run of it are not built again.
 """
 
 from __future__ import annotations
 
 import collections
 import hashlib
+import json
 import logging
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -34,6 +37,7 @@ BUILD_S = 60.0
 WAIT_S = 6.0
 """How long a candidate that is ready waits for builders, all in all; then it compiles the rest itself."""
 KEPT = 256
+_ROWS = "rows.json"
 _SLICE_S, _END_S = 0.05, 2.0
 
 
@@ -76,6 +80,8 @@ class Prebuild:
             copy_cache(self.kept, self.cache, owner)
         except OSError as error:
             log.info("nothing is used of an earlier build: %s", error)
+        self._done = _read_rows(self.kept)
+        builds = [row for row in builds if _name(row) not in self._done]
         # Those with many shapes early, so that no builder has a long one left when the others are done.
         self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
         self._open = collections.Counter(row["key"] for row in builds)
@@ -104,7 +110,6 @@ class Prebuild:
     def _build(self) -> None:
         scratch = self.desk.run.scratch("build")
         try:
-            copy_cache(self.kept, scratch / "triton")
             self._build_in(scratch)
         finally:
             sweep.remove(scratch)
@@ -140,6 +145,7 @@ class Prebuild:
 
     def _built(self, row: dict[str, Any]) -> None:
         with self._changed:
+            self._done.add(_name(row))
             self._open[row["key"]] -= 1
             self._changed.notify_all()
 
@@ -199,7 +205,7 @@ class Prebuild:
         with self._changed:
             first, self._ended = not self._ended, True
         if first:
-            _keep(self.cache, self.kept)
+            _keep(self.cache, self.kept, self._done)
 
 
 def _store(desk: Desk, source: str) -> Path:
@@ -208,10 +214,26 @@ def _store(desk: Desk, source: str) -> Path:
     return desk.settings.cache_dir / "builds" / name
 
 
-def _keep(cache: Path, kept: Path) -> None:
+def _name(row: dict[str, Any]) -> str:
+    """Calls of one form of one module, whatever their numbers of rows: hardly a kernel is compiled for these."""
+    return f"{row['form']} of {row['key']}"
+
+
+def _read_rows(kept: Path) -> set[str]:
+    """Names of the rows that an earlier run has built."""
+    try:
+        return set(json.loads((kept / _ROWS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return set()
+
+
+def _keep(cache: Path, kept: Path, rows: set[str]) -> None:
     """Put what was built away, file by file; the oldest builds go when there are many."""
     try:
         copy_cache(cache, kept)
+        part = kept / f".{_ROWS}.{secrets.token_hex(4)}"
+        part.write_text(json.dumps(sorted(rows)), encoding="utf-8")
+        part.rename(kept / _ROWS)
         builds = sorted((p for p in kept.parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
         for old in builds[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)

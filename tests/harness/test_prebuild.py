@@ -226,3 +226,33 @@ def test_a_validation_waits_for_cases_and_ends_it(
     assert (report.outcome is Outcome.PASSED) is (source is kit.GOOD)
     assert list(dict.fromkeys(Noted.told)) == told
     assert Noted.told.count("close") == 1
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_an_earlier_run_has_built_is_not_built_again(
+    desk: GpuDesk, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    source = f"{SOURCE}\n# again, broken: {broken}\n"
+    first = begin(desk, row(case=True), source=source)
+    settled(first)
+    first.close()
+    if broken:
+        (first.kept / "rows.json").write_text("[[", encoding="utf-8")
+    started: list[Path] = []
+    real = desk.builder
+
+    def builder(source: str, scratch: Path) -> Any:
+        started.append(scratch)
+        return real(source, scratch)
+
+    monkeypatch.setattr(desk, "builder", builder)
+    second = begin(desk, row(case=True), row(block=256), source=source)
+    assert second.has_cases() is not broken
+    settled(second)
+    second.close()
+    assert len(started) == 1 + broken
+    assert kernels(second.cache) == kernels(second.kept) == 4
+    third = begin(desk, row(case=True), row(block=256), source=source)
+    third.close()
+    assert len(started) == 1 + broken
+    assert kernels(third.cache) == 4
