@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from fk_core.domain import Domain
 from fk_core.fault import INSTEAD, CandidateFault, host_fault, in_call, stream_fault, wrong
-from fk_core.records.claims import CallClaim, Findings, HoldClaim, StateClaim, TryClaim
+from fk_core.records.claims import CallClaim, HoldClaim, StateClaim, TryClaim
 from fk_core.records.report import CaseReport, Evidence, Outcome
 from fk_core.trial import Progress, Trial
 
 _FIRST_CALLS = 4
 _LEAST_WAIT_S = 0.1
-_MOST_WAITING = 2 << 30
-"""Bytes of what calls left that are kept until they are judged."""
 _HELD_CALLS = (72, 96)
 """How many calls are made whose outputs are all kept; drawn anew each time."""
 _SLOW_S = 0.25
 """Of held calls of the smallest shape: an interpreted kernel takes longer."""
+
+
+def left_out(domain: Domain, probes: list[dict[str, Any]]) -> list[int]:
+    """Numbers of the calls that are not made: outside its domain an engine would run the baseline in the candidate's
+    place. A call that stands in for another one is made only where that one is left out.
+    """
+
+    def made(probe: dict[str, Any]) -> bool:
+        if not domain.covers(probe["dims"], probe["dtype"]):
+            return False
+        return probe["unless"] is None or not made(probes[probe["unless"]])
+
+    return [i for i, probe in enumerate(probes) if not made(probe)]
 
 
 class Correctness:
@@ -29,22 +43,26 @@ class Correctness:
         self.trial, self.judge, self.cases, self.progress = trial, trial.judge, cases, progress
         self.probes: list[dict[str, Any]] = trial.plan["probes"]
         self._tried: set[str] = set()
-        self._waiting = self._bytes = 0
-        """Calls that were not judged yet, and what they take of the judge's memory."""
+        self._waiting, self._full = 0, False
+        """Calls that were not judged yet, and whether they take as much of the judge's memory as they may."""
 
     def make(self) -> None:
-        """Every call of the plan. On a CPU each is judged while the next one is made. On a GPU, where judging takes
-        longer than the calls, it is left for :meth:`judge_some`, except for what is too large to be kept.
+        """Every call of the plan, then calls whose outputs are all kept, then the weights and a look at the process.
+
+        On a CPU each call is judged while the next one is made. On a GPU, where judging takes longer than the calls, it
+        is left for :meth:`judge_some`, except for what is too large to be kept.
         """
-        calls = _Calls(self.trial, [i for i, probe in enumerate(self.probes) if self._wanted(probe)])
-        try:
+        leave = set(self.trial.leave)
+        calls = _Calls(self.trial, [i for i in range(len(self.probes)) if i not in leave])
+        with self.judged_first():
             while (i := calls.next()) is not None:
                 self._make(calls, i)
-                while self._waiting and (self._bytes > _MOST_WAITING or not self.trial.on_gpu):
+                while self._waiting and (self._full or not self.trial.on_gpu):
                     self.judge_some(1)
-        except CandidateFault as fault:
-            self.judge_before(fault)
-            raise
+            self._hold()
+            for key in self.trial.made():
+                self._weights(key)
+            self.trial.checkpoint("calls", self.judge_some)
 
     def judge_some(self, most: int = 4) -> bool:
         """Judge the next calls of those that were made; whether there are more."""
@@ -58,24 +76,21 @@ class Correctness:
         while self.judge_some():
             self.trial.check()
 
-    def judge_before(self, fault: CandidateFault) -> None:
-        """Judge the calls that were made before the candidate failed: a wrong value says more than a crash. Evidence
-        says more than either.
+    @contextlib.contextmanager
+    def judged_first(self) -> Iterator[None]:
+        """Where the candidate fails inside, the calls that were made before are judged first: see
+        ``CandidateFault.settled``.
         """
-        if not fault.evidence:
-            self.judge_all()
+        try:
+            yield
+        except CandidateFault as fault:
+            if not fault.settled:
+                self.judge_all()
+            raise
 
     def _count(self, answer: dict[str, Any]) -> dict[str, Any]:
-        self._waiting, self._bytes = answer["waiting"], answer["bytes"]
+        self._waiting, self._full = answer["waiting"], answer["full"]
         return answer
-
-    def finish(self) -> None:
-        """What is not judged yet, calls whose outputs are all kept, then the weights and a look at the process."""
-        self.judge_all()
-        self._hold()
-        for key in self.trial.made():
-            self._weights(key)
-        self.trial.weigh(self.trial.ask({"do": "checkpoint", "where": "calls"}, Findings))
 
     def _make(self, calls: _Calls, i: int) -> None:
         probe = self.probes[i]
@@ -107,12 +122,6 @@ class Correctness:
             self.trial.warnings.append(f"{probe['why']}: {told['note']}")
         else:
             raise wrong(told, probe)
-
-    def _wanted(self, probe: dict[str, Any]) -> bool:
-        """Whether a call is made: outside its domain an engine would run the baseline in the candidate's place."""
-        if not self.trial.domain.covers(probe["dims"], probe["dtype"]):
-            return False
-        return probe["unless"] is None or not self._wanted(self.probes[probe["unless"]])
 
     def _try_capture(self, laid: dict[str, Any], case: str) -> None:
         """Capture one call of each module on a GPU: work that is left on another stream, or runs on the CPU, is seen
@@ -171,12 +180,16 @@ class Correctness:
         self.trial.make(shape["key"])
         laid = self.judge.ask("hold", number=number, calls=calls).body
         try:
-            claim = self.trial.ask({"do": "hold", **laid}, HoldClaim, timeout_s=max(limits.call_s, limits.first_call_s))
+            ticket = self.trial.post({"do": "hold", **laid})
+            limit = max(limits.call_s, limits.first_call_s)
+            claim = self.trial.collect_beside(ticket, "hold", HoldClaim, self.judge_some, timeout_s=limit)
         except CandidateFault as fault:
-            fault.reason = in_call(fault.reason, probe)
+            if not fault.judged:
+                fault.reason = in_call(fault.reason, probe)
             raise
         told = self.judge.ask("judge_hold", shared=claim.shared).body
         if not told["ok"]:
+            self.judge_all()
             raise wrong(told, probe)
 
     def _weights(self, key: str) -> None:
@@ -186,6 +199,7 @@ class Correctness:
         claim = self.trial.ask({"do": "state", "key": key, "places": places}, StateClaim)
         told = self.judge.ask("judge_state", key=key, copied=claim.copied).body
         if not told["ok"]:
+            self.judge_all()
             evidence = Evidence(kind="state_mutation", what=told["note"], instead=INSTEAD["state_mutation"])
             raise CandidateFault(Outcome.MUTATED, told["note"], [evidence])
 
@@ -206,6 +220,8 @@ class _Calls:
     def _lay(self, skip: int | None) -> None:
         """Have the judge lay out what follows, as far as there is room. ``skip``: a call that was not made."""
         following = list(itertools.islice(self.rest, 2 - len(self.laid)))
+        if not following and skip is None:
+            return
         for laid in self.judge.ask("lay", lay=following, skip=skip).body["laid"]:
             self.laid.append(laid)
             self.rest.popleft()

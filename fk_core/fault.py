@@ -22,6 +22,12 @@ class CandidateFault(Exception):
         self.outcome, self.reason, self.evidence, self.case = outcome, reason, evidence or [], case
         self.mismatch: Mismatch | None = None
         self.judged: dict[str, Any] = {}
+        """What the judge said, where it is the judge that found it."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing says more than this: a wrong value says more than a crash, evidence more than either."""
+        return bool(self.judged or self.evidence)
 
 
 def stream_fault(case: str, reason: str) -> CandidateFault:

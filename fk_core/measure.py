@@ -10,16 +10,15 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fk_core import stopping
 from fk_core.child.wire import Frame
 from fk_core.eager import EagerTimer
-from fk_core.errors import Cancelled
 from fk_core.fault import CandidateFault, host_fault, stream_fault
 from fk_core.gated import GatedTimer
-from fk_core.judge_session import JudgeSession, Ticket
+from fk_core.judge_session import JudgeSession
 from fk_core.leases.base import Lease
 from fk_core.prepared import Prepared, forged, turn_order
 from fk_core.records.claims import CaptureClaim, FullTurn, LayoutClaim, Nothing, PlainTurn
@@ -42,14 +41,16 @@ _GROUP_BYTES = 48 << 30
 
 @dataclass
 class _Laid:
-    """A case whose baseline side is ready."""
+    """A case whose inputs lie ready."""
 
     case: CaseSpec
     frame: Frame
     order: dict[str, Any]
     seeds: list[tuple[int, int]]
-    graph_baseline: bool
-    layouts: list[LayoutClaim]
+    captured: bool = False
+    """Whether the baseline's side was asked to capture."""
+    graph_baseline: bool = False
+    layouts: list[LayoutClaim] = field(default_factory=list)
     """The baseline's captures: the same seeds give the candidate the same calls in the same order."""
 
 
@@ -73,35 +74,43 @@ class Stopwatch:
         self._groups: list[list[CaseSpec]] = []
         self._laid: list[_Laid] = []
         self._prepared: list[Prepared] = []
-        self._audits: list[tuple[str, Ticket]] = []
-        """Cases that the judge is looking at."""
+        self._audits: list[tuple[str, dict[str, Any]]] = []
+        """Cases whose replay was taken and has to be judged, and what the judge is asked then."""
 
     def plan(self, cases: list[CaseSpec], keys: dict[str, str]) -> None:
-        """Group the cases by memory, and lay out and capture the baseline's side of the first group."""
+        """Group the cases by memory, and lay out those of the first group."""
         self._keys = keys
         self._groups = [cases] if self.cpu else _groups(cases)
-        self._laid = [self._lay_out(case) for case in self._groups[0]]
+        self._lay_out(self._groups[0])
+
+    def baseline(self) -> bool:
+        """Capture the baseline's side of the next case that is laid out; whether there was one."""
+        for laid in self._laid:
+            if not laid.captured:
+                self._capture_baseline(laid)
+                return True
+        return False
 
     def capture(self, work: Callable[[], bool]) -> None:
         """Capture the candidate's calls of the first group, where there is a GPU to capture them for. ``work`` is done
         meanwhile, as long as it says that there is more.
         """
         if not self.cpu:
-            self._prepared = self._prepare_all(self._laid, work)
+            self._prepared = self._prepare_all(work)
 
     def all_cases(self, lease: Lease) -> list[CaseTiming]:
-        """Capture the candidate under the shared lease, time under the exclusive one, group by group. What the last
-        group's calls left is still being judged when this returns: see :meth:`settle`.
+        """Time all cases under the exclusive lease, group by group, and capture those of later groups under the shared
+        one. What the last group's calls left is judged later: see :meth:`audit`.
         """
         done: list[Prepared] = []
         prepared = self._prepared
         for number, group in enumerate(self._groups):
-            self._check()
+            self.trial.check()
             if number:
                 self._give_up(prepared)
-                self._laid = [self._lay_out(case) for case in group]
+                self._lay_out(group)
             if number or self.cpu:
-                prepared = self._prepare_all(self._laid, _no_work)
+                prepared = self._prepare_all(_no_work)
             with exclusive(lease, self.trial):
                 if self.cpu:
                     self._time_cpu(prepared)
@@ -110,17 +119,14 @@ class Stopwatch:
                     for p in prepared:
                         self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
                         self.time(p)
-            self._audit(prepared)
+            if not self.cpu:
+                self._replay_all(prepared)
             done += prepared
         return [p.timing for p in done]
 
-    def settle(self) -> None:
-        """Take in what the judge found in the last audits. Raises ``CandidateFault`` where something was wrong."""
-        self._end_audits()
-
     def _give_up(self, done: list[Prepared]) -> None:
         """Give back what timed cases hold on either side, for those that follow."""
-        self._end_audits()
+        self.audit_all()
         for p in done:
             self.judge.ask("drop", case=p.timing.case.id)
             self.trial.ask({"do": "drop", "case": p.timing.case.id}, Nothing)
@@ -130,56 +136,73 @@ class Stopwatch:
         for laid in self._laid:
             laid.frame.close_fds()
 
-    def _check(self) -> None:
-        if self.trial.cancel is not None and self.trial.cancel.is_set():
-            raise Cancelled("cancelled by the caller")
-
     # -- preparing -------------------------------------------------------------------------------------------------
 
-    def _lay_out(self, case: CaseSpec) -> _Laid:
-        """The judge's side of a case: inputs for both, and the baseline's captures."""
+    def _lay_out(self, cases: list[CaseSpec]) -> None:
+        """Inputs of these cases, for both sides."""
         t = self.t
-        frame = self.judge.ask("timing", case=case.id, layouts=t.layouts, batch_us=t.batch_us, most=t.calls)
-        order = frame.body["order"]
-        layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
-        if order["block"] > _LARGE_BYTES:
-            layouts = min(layouts, t.large_layouts)
-        seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
-        baseline = self.judge.ask("time", case=case.id, **self._captures(seeds)).body
-        layouts_of = [LayoutClaim.model_validate(row) for row in baseline.get("layouts", [])]
-        return _Laid(case, frame, order, seeds, bool(baseline["capturable"]), layouts_of)
+        self._laid = []
+        for case in cases:
+            frame = self.judge.ask("timing", case=case.id, layouts=t.layouts, batch_us=t.batch_us, most=t.calls)
+            order = frame.body["order"]
+            layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
+            if order["block"] > _LARGE_BYTES:
+                layouts = min(layouts, t.large_layouts)
+            seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
+            self._laid.append(_Laid(case, frame, order, seeds))
+
+    def _capture_baseline(self, laid: _Laid) -> None:
+        laid.captured = True
+        told = self.judge.ask("time", case=laid.case.id, **self._captures(laid.seeds)).body
+        laid.graph_baseline = bool(told["capturable"])
+        laid.layouts = [LayoutClaim.model_validate(row) for row in told.get("layouts", [])]
 
     def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
         """What both sides are told to capture."""
         return {"seeds": seeds, "plain": self.t.plain_layouts}
 
-    def _prepare_all(self, laid: list[_Laid], work: Callable[[], bool]) -> list[Prepared]:
-        """The candidate's side of these cases. Each is audited while the next one is captured."""
+    def _prepare_all(self, work: Callable[[], bool]) -> list[Prepared]:
+        """The candidate's side of what is laid out. A case is audited while the next one is captured."""
         prepared = []
         try:
-            for one in laid:
-                p = self._prepare(one, work)
+            for laid in self._laid:
+                p = self._prepare(laid, work)
                 prepared.append(p)
                 if p.layouts:
                     self._refill(p)
-                    self._begin_audit(p)
-            self._end_audits()
+                    self._replay(p)
+            self.audit_all()
+        except CandidateFault as fault:
+            if not fault.settled:
+                self.audit_all()
+            raise
         finally:
             self.close()
         return prepared
 
     def _prepare(self, laid: _Laid, work: Callable[[], bool]) -> Prepared:
-        """The candidate's side of a case."""
+        """The candidate's side of a case, while the judge does what it has to do: audit the case before, capture the
+        baseline's side of this one, ``work``, and the baseline's side of those that follow.
+        """
         case, order, frame = laid.case, laid.order, laid.frame
         self.trial.make(self._keys[case.id])
         arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
         self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
         frame.close_fds()
         ticket = self.trial.post(order | self._captures(laid.seeds) | {"inspect": True})
-        self._end_audits()
+
+        def meanwhile() -> bool:
+            if not self.audit() and not laid.captured:
+                self._capture_baseline(laid)
+                return True
+            return work() or self.baseline()
+
         claim = self.trial.collect_beside(
-            ticket, "time", CaptureClaim, work, timeout_s=self.trial.settings.limits.build_s
+            ticket, "time", CaptureClaim, meanwhile, timeout_s=self.trial.settings.limits.build_s
         )
+        self.audit_all()
+        if not laid.captured:
+            self._capture_baseline(laid)
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
         prepared = Prepared(timing, order["calls"], order["block"], laid.seeds)
         prepared.graph_baseline, prepared.results = laid.graph_baseline, order["results"]
@@ -213,7 +236,7 @@ class Stopwatch:
 
     def time(self, p: Prepared) -> None:
         """One case on a GPU."""
-        self._check()
+        self.trial.check()
 
         def gated(p: Prepared) -> None:
             GatedTimer(self.trial, self.judge, self.t, self.floor, p).run()
@@ -230,24 +253,22 @@ class Stopwatch:
 
     # -- audits ----------------------------------------------------------------------------------------------------
 
-    def _audit(self, prepared: list[Prepared]) -> None:
-        """Begin the audits of cases that were timed."""
-        if self.cpu:
-            return
+    def _replay_all(self, prepared: list[Prepared]) -> None:
+        """Replay cases that were timed, on new inputs."""
         for p in prepared:
             p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
             if p.layouts:
                 self._refill(p)
         for p in prepared:
             if p.layouts:
-                self._begin_audit(p)
+                self._replay(p)
 
     def _refill(self, p: Prepared) -> None:
         """New secret inputs."""
         self.judge.ask("refill", case=p.timing.case.id)
 
-    def _begin_audit(self, p: Prepared) -> None:
-        """One replay; then the judge is asked about the gates' samples, and about all that one call returned.
+    def _replay(self, p: Prepared) -> None:
+        """One replay; the judge then copies the gates' samples, and all that one call returned.
 
         Where the gates sample is known in the candidate's process; which call is looked at as a whole is drawn here,
         after the replay.
@@ -260,18 +281,25 @@ class Stopwatch:
         call = self.random.randrange(len(order))
         whole = {"do": "outputs", "case": case, "layout": layout, "call": call, "slot": order[call]}
         self.trial.ask(whole | {"results": p.results}, Nothing)
-        ticket = self.judge.post(
-            "audit", case=case, layout=layout, slots=order, sample_seed=p.seeds[layout][1], whole=[order[call]]
-        )
-        self._audits.append((case, ticket))
+        # The candidate's code runs only after this: it could still write to what the replay left.
+        self.judge.ask("audit_take", case=case, whole=order[call])
+        self._audits.append((case, {"layout": layout, "slots": order, "sample_seed": p.seeds[layout][1]}))
 
-    def _end_audits(self) -> None:
-        """Wait for what the judge says. Raises ``CandidateFault`` where something was wrong."""
-        audits, self._audits = self._audits, []
-        for case, ticket in audits:
-            told = self.judge.collect(ticket, "audit")
+    def audit(self) -> bool:
+        """Have the next replay that was taken judged; whether there are more.
+
+        Raises ``CandidateFault`` where something was wrong.
+        """
+        if self._audits:
+            case, asked = self._audits.pop(0)
+            told = self.judge.ask("audit", case=case, **asked).body
             if told["wrong"]:
                 raise _stale(told, case)
+        return bool(self._audits)
+
+    def audit_all(self) -> None:
+        while self.audit():
+            self.trial.check()
 
     # -- eager -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +310,7 @@ class Stopwatch:
         ]
         for visit in range(_CPU_VISITS):
             for number, (p, timer) in enumerate(zip(prepared, timers, strict=True)):
-                self._check()
+                self.trial.check()
                 share = (visit + number / len(timers)) / _CPU_VISITS
                 self.progress(f"timing {p.timing.case.id}", share)
                 began, before = time.monotonic(), len(timer.rounds())
@@ -341,7 +369,9 @@ def _stale(told: dict[str, Any], case: str) -> CandidateFault:
         what=what,
         instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
     )
-    return CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+    fault = CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+    fault.judged = told
+    return fault
 
 
 def _no_work() -> bool:

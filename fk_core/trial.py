@@ -18,7 +18,7 @@ from fk_core.cpu_clock import cpu_seconds
 from fk_core.domain import EVERYTHING
 from fk_core.errors import Cancelled
 from fk_core.fault import CandidateFault, outcome_of
-from fk_core.judge_session import JudgeSession
+from fk_core.judge_session import JudgeSession, Ticket
 from fk_core.records.claims import Claim, ContractClaim, ExceptionClaim, FindingClaim, Findings, Nothing
 from fk_core.records.report import Evidence, Outcome
 from fk_core.sandbox.launch import Child, ChildGone
@@ -42,6 +42,8 @@ class Trial:
         self.random = random.Random(os.urandom(16))
         self.domain = EVERYTHING
         """What the candidate says it supports: calls outside it are not made."""
+        self.leave: list[int] = []
+        """Numbers of the calls of the plan that will not be made."""
         self.before_make: Callable[[str], None] | None = None
         """Called with the key of a module that is about to be made."""
         self._made: set[str] = set()
@@ -61,14 +63,14 @@ class Trial:
     ) -> T:
         return self._read(self._ask(body, timeout_s, fds), claim, body["do"])
 
-    def post(self, body: dict[str, Any]) -> tuple[int, int]:
+    def post(self, body: dict[str, Any]) -> Ticket:
         try:
             return self.child.channel.post(body)
         except wire.Closed as error:
             self.child.wait(2.0)
             raise self._gone(self.child.gone("the process ended"), body["do"]) from error
 
-    def collect(self, ticket: tuple[int, int], do: str, claim: type[T], *, timeout_s: float | None = None) -> T:
+    def collect(self, ticket: Ticket, do: str, claim: type[T], *, timeout_s: float | None = None) -> T:
         limit = timeout_s or self.settings.limits.call_s
         began = time.monotonic()
         try:
@@ -85,24 +87,27 @@ class Trial:
         return self._read(frame, claim, do)
 
     def collect_beside(
-        self, ticket: tuple[int, int], do: str, claim: type[T], work: Callable[[], bool], *, timeout_s: float
+        self, ticket: Ticket, do: str, claim: type[T], work: Callable[[], bool], *, timeout_s: float
     ) -> T:
         """:meth:`collect`, with ``work`` done as long as there is no answer and it says that there is more."""
         while self._silent() and work():
             self.check()
         return self.collect(ticket, do, claim, timeout_s=timeout_s)
 
-    def ahead(self) -> bool:
-        """Have the judge work out a few calls before they are made; whether there are more. On a CPU there is nothing
-        to gain: it would take the core from the candidate.
-        """
-        return self.on_gpu and bool(self.judge.ask("ahead", most=_AHEAD).body["more"])
-
     def _silent(self) -> bool:
         try:
             return not self.child.channel.pending()
         except wire.Closed:
             return False  # whoever asks for the answer is told so
+
+    def ahead(self, *, answers: bool) -> bool:
+        """Have the judge draw the inputs of a few calls before they are made, or work out what is right for them.
+
+        Says whether there may be more. On a CPU there is nothing to gain: it would take the core from the candidate.
+        """
+        if not self.on_gpu:
+            return False
+        return bool(self.judge.ask("ahead", most=_AHEAD, answers=answers, leave=self.leave).body["more"])
 
     def check(self) -> None:
         """Raises ``Cancelled`` where the caller has cancelled."""
@@ -192,15 +197,17 @@ class Trial:
                 evidence.append(Evidence(kind=kind, what=f.what, where=f.where, instead=f.instead))
         return evidence
 
-    def finish(self) -> None:
+    def checkpoint(self, where: str, work: Callable[[], bool]) -> None:
+        """A look at the process, ``work`` meanwhile. Raises where something is found."""
+        ticket = self.post({"do": "checkpoint", "where": where})
+        limit = self.settings.limits.call_s
+        self.weigh(self.collect_beside(ticket, "checkpoint", Findings, work, timeout_s=limit))
+
+    def finish(self, work: Callable[[], bool]) -> None:
         """The last look at the process: findings, and whether it said anything that nobody asked for."""
-        self.weigh(self.ask({"do": "checkpoint", "where": "final"}, Findings))
+        self.checkpoint("final", work)
         if self.child.channel.pending():
             raise self._forged("bytes wait that answer no question")
-
-    def end(self) -> None:
-        """The candidate is asked for nothing more; what it holds on the device is given back meanwhile."""
-        self.child.kill()
 
     def weigh(self, findings: Findings) -> None:
         evidence = self._weigh(findings.findings)
@@ -209,16 +216,16 @@ class Trial:
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
-    def begin_load(self, entries: list[str]) -> list[tuple[str, tuple[int, int]]]:
+    def begin_load(self, entries: list[str]) -> tuple[Ticket, Ticket]:
         """Have the device context started and the file imported, without waiting for either."""
         context = self.post({"do": "context"})
-        return [("context", context), ("load", self.post({"do": "load", "entries": entries}))]
+        return context, self.post({"do": "load", "entries": entries})
 
-    def end_load(self, tickets: list[tuple[str, tuple[int, int]]]) -> None:
-        """Wait for what :meth:`begin_load` asked for, while the judge works ahead; both count as building."""
+    def end_load(self, tickets: tuple[Ticket, Ticket], work: Callable[[], bool]) -> None:
+        """Wait for what :meth:`begin_load` asked for, ``work`` meanwhile; both count as building."""
         build_s = self.settings.limits.build_s
-        (_, context), (_, load) = tickets
-        self.collect_beside(context, "context", Nothing, self.ahead, timeout_s=120.0)
+        context, load = tickets
+        self.collect_beside(context, "context", Nothing, work, timeout_s=120.0)
         self.weigh(self.collect(load, "load", Findings, timeout_s=build_s))
 
     def open(self, opened: wire.Frame) -> None:

@@ -14,7 +14,7 @@ from threading import Event
 from fk_core import blame, prebuild
 from fk_core.child.wire import Frame
 from fk_core.conclude import conclude, machine
-from fk_core.correctness import Correctness
+from fk_core.correctness import Correctness, left_out
 from fk_core.desk import Desk
 from fk_core.errors import (
     Cancelled,
@@ -274,30 +274,23 @@ class Validation:
             calls = Correctness(trial, self.h.reports, self.progress)
             with self.h.clock("correctness"):
                 calls.make()
-            with self.h.clock("timing"):
-                self._capture(stopwatch, calls)
+            with self.h.clock("timing"), calls.judged_first():
+                stopwatch.capture(calls.judge_some)
             with self.h.clock("correctness"):
-                calls.finish()
+                calls.judge_all()
                 self.h.flags = judge.ask("flags").body["flags"]
                 self._end_ahead()
             self.h.correct()
             with self.h.clock("timing"), self.desk.launchers.paused(), self._undisturbed(trial, lease):
-                self.h.measured = stopwatch.all_cases(lease)
-            trial.finish()
-            judge.post("close")  # behind the audits: it forgets the job while the candidate's process ends
-            trial.end()
-            stopwatch.settle()
+                measured = stopwatch.all_cases(lease)
+            with self.h.clock("timing"):
+                trial.finish(stopwatch.audit)
+                stopwatch.audit_all()
+            self.h.measured = measured
+            judge.post("close")  # it forgets the job while the candidate's process ends
         finally:
             self._end_ahead()
             stopwatch.close()
-
-    def _capture(self, stopwatch: Stopwatch, calls: Correctness) -> None:
-        """The candidate's captures, while the judge looks at the calls that were made before."""
-        try:
-            stopwatch.capture(calls.judge_some)
-        except CandidateFault as fault:
-            calls.judge_before(fault)
-            raise
 
     def _open(self, judge: JudgeSession) -> Ticket:
         """Have the judge plan the job."""
@@ -319,11 +312,16 @@ class Validation:
         try:
             self.h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
             keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
+            trial.leave = left_out(trial.domain, opened.body["probes"])
             self._build_ahead(trial, opened)
             stopwatch.plan(self.h.cases, keys)
-            trial.end_load(loading)
+
+            def work() -> bool:
+                return trial.ahead(answers=False) or stopwatch.baseline() or trial.ahead(answers=True)
+
+            trial.end_load(loading, work)
             if self.ahead is not None:
-                while not self.ahead.has_cases() and trial.ahead():
+                while not self.ahead.has_cases() and work():
                     trial.check()
                 self.ahead.wait_for_cases()
         except BaseException:

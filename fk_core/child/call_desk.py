@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fk_core.child.judge import Job
 
 RECHECK_BYTES = 1 << 20
+_WAITING_BYTES, _WAITING_SHARE = 1 << 30, 0.03
+"""What calls that wait to be judged may take, at least, and as a share of a GPU's memory."""
 _CHANGED = "an output of an earlier call changed when forward was called again: outputs share memory"
 SHIFT = 64 << 10
 """Calls that relate to an earlier one lie up to so many bytes from where that one lay."""
@@ -201,17 +203,38 @@ class CallDesk:
         if self.taken[i].problem is None:
             self._remember(i, list(got.values()), aliases)
 
-    def waiting(self) -> dict[str, int]:
-        """How many calls were not judged yet, and the bytes that they take."""
-        return {"waiting": len(self.taken), "bytes": sum(taken.size for taken in self.taken.values())}
+    def waiting(self) -> dict[str, Any]:
+        """How many calls were not judged yet, and whether they take as much memory as they may."""
+        return {
+            "waiting": len(self.taken),
+            "full": sum(taken.size for taken in self.taken.values()) > self._most_bytes(),
+        }
+
+    def _most_bytes(self) -> int:
+        if self.job.device.type == "cpu":
+            return _WAITING_BYTES
+        total = torch.cuda.get_device_properties(self.job.device).total_memory
+        return max(_WAITING_BYTES, int(_WAITING_SHARE * total))
 
     def judge_some(self, most: int) -> list[tuple[int, dict[str, Any]]]:
-        """What there is to say of the next ``most`` calls that were taken, in their order."""
-        return [(i, self.judge(i)) for i in list(itertools.islice(self.taken, most))]
+        """What there is to say of the next ``most`` calls that were taken, in their order, up to one that rejects."""
+        said: list[tuple[int, dict[str, Any]]] = []
+        for i in list(itertools.islice(self.taken, most)):
+            try:
+                told = self.judge(i)
+            except Exception:
+                if not said:
+                    raise
+                break  # what was found before is told first; this call is looked at again then
+            del self.taken[i]
+            said.append((i, told))
+            if not told["ok"] and self.job.probes[i].gating:
+                break
+        return said
 
     def judge(self, i: int) -> dict[str, Any]:
         """Compare what was taken of call ``i``."""
-        taken = self.taken.pop(i)
+        taken = self.taken[i]
         if taken.problem:
             return taken.problem
         known, got, after = taken.known, taken.got, taken.after
@@ -320,7 +343,8 @@ class CallDesk:
         self.outputs[i] = got
         self.stable[i] = [n for n in range(len(got)) if n not in aliased]
         if sum(tensor.numel() * tensor.element_size() for tensor in got) <= KEEP_BYTES:
-            self.small |= {(i, n): got[n] for n in self.stable[i] if got[n].numel()}
+            # Copies: what was taken lies in one piece with the arguments, which would be kept, too.
+            self.small |= {(i, n): got[n].clone() for n in self.stable[i] if got[n].numel()}
         bases = {p.base for p in self.job.probes[i + 1 :] if p.base is not None}
         for old in [n for n in self.outputs if n < i and n not in bases]:
             del self.outputs[old]

@@ -6,13 +6,10 @@ do; what it works out then need not be waited for when the call is judged.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+from collections.abc import Collection
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
-
-import torch
 
 from fk_core.child import compare, inputs
 from fk_core.child.calls import Call, output_layout
@@ -20,8 +17,6 @@ from fk_core.child.oracle import Reference
 
 if TYPE_CHECKING:
     from fk_core.child.judge import Job
-
-Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 MOST_BYTES, EACH_BYTES = 2 << 30, 128 << 20
 """Of what is kept of all calls that are not laid out yet, and of one."""
@@ -68,52 +63,67 @@ class Known:
 
 
 class Foresight:
-    """The calls of a job that are known and not laid out yet: first the inputs of all, then what is right for them."""
+    """The calls of a job that are known and not laid out yet."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._known: dict[int, Known] = {}
         self._bytes = 0
-        self._plan = itertools.chain(
-            ((index, False) for index in range(len(job.probes))), ((index, True) for index in range(len(job.probes)))
-        )
+        self._inputs, self._answers = iter(range(len(job.probes))), iter(range(len(job.probes)))
 
     def take(self, index: int) -> Known:
         """What is known of a call; it is the caller's then."""
-        found = self._known.pop(index, None)
-        if found is None:
-            return Known(self.job, index)
-        self._bytes -= _size(found.call, found.layout)
-        return found
+        found = self._forget(index)
+        return Known(self.job, index) if found is None else found
 
-    def work(self, most: int) -> bool:
-        """Take the next ``most`` steps; says whether there may be more. Calls too large to be kept are left out."""
-        for index, whole in self._plan:
-            if whole and index in self._known:
-                self._known[index].work_out()
-            elif whole or not self._room(index):
+    def inputs(self, most: int, leave: Collection[int]) -> bool:
+        """Draw the inputs of the next ``most`` calls; whether there may be more. Calls too large to be kept are left
+        out, and those that nobody will make: ``leave``, and those that are seldom made.
+        """
+        for index in self._inputs:
+            if index in leave or not self._room(index):
                 continue
-            else:
+            try:
                 self._known[index] = Known(self.job, index)
+            except Exception:  # noqa: BLE001 - it is raised again where the call is laid out
+                self._bytes -= self._size(index)
             most -= 1
             if not most:
                 return True
         return False
 
+    def answers(self, most: int) -> bool:
+        """Work out what is right for the next ``most`` calls whose inputs are there; whether there may be more."""
+        for index in self._answers:
+            if index not in self._known:
+                continue
+            try:
+                self._known[index].work_out()
+            except Exception:  # noqa: BLE001 - it is raised again where the call is judged
+                self._forget(index)
+            most -= 1
+            if not most:
+                return True
+        return False
+
+    def _forget(self, index: int) -> Known | None:
+        found = self._known.pop(index, None)
+        if found is not None:
+            self._bytes -= self._size(index)
+        return found
+
     def _room(self, index: int) -> bool:
-        """Whether to work out a call: there is room for it, and it is not made already or seldom made at all."""
-        probe = self.job.probes[index]
-        if probe.unless is not None or self.job.calls.begun(index):
+        """Whether to draw the inputs of a call; counts what it takes."""
+        if self.job.probes[index].unless is not None or self.job.calls.begun(index):
             return False
-        call = inputs.call_of(self.job.task, probe)
-        size = _size(call, output_layout(self.job.task, call))
+        size = self._size(index)
         if size > EACH_BYTES or self._bytes + size > MOST_BYTES:
             return False
         self._bytes += size
         return True
 
-
-def _size(call: Call, layout: Layout) -> int:
-    """Bytes, roughly: its arguments, and what is right for them."""
-    given = sum(prod(shape) for shape in call.shapes.values()) * call.dtype.itemsize
-    return given + _REFERENCE_BYTES * sum(prod(shape) for shape, _ in layout.values())
+    def _size(self, index: int) -> int:
+        """Bytes, roughly: the arguments of a call, and what is right for them."""
+        call = inputs.call_of(self.job.task, self.job.probes[index])
+        given = sum(prod(shape) for shape in call.shapes.values()) * call.dtype.itemsize
+        return given + _REFERENCE_BYTES * sum(prod(shape) for shape, _ in output_layout(self.job.task, call).values())

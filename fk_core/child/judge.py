@@ -286,7 +286,8 @@ class Job:
         if do == "judge":
             return {"told": self.calls.judge_some(body["most"])} | self.calls.waiting()
         if do == "ahead":
-            return {"more": self.calls.ahead.work(body["most"])}
+            ahead, most = self.calls.ahead, body["most"]
+            return {"more": ahead.answers(most) if body["answers"] else ahead.inputs(most, frozenset(body["leave"]))}
         if do == "hold":
             return self.held.lay(body["number"], body["calls"])
         if do == "judge_hold":
@@ -326,7 +327,7 @@ class Job:
         for place in places.values():
             self.arena.tensor(place["at"], (place["bytes"],), torch.uint8).fill_(0xFF)
         self.weights = places
-        return {"places": places}
+        return self._settled({"places": places})
 
     def judge_state(self, key: str, copied: list[str]) -> dict[str, Any]:
         """Whether weights and buffers still have every bit."""

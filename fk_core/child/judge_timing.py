@@ -60,6 +60,8 @@ class TimingDesk:
             return self.draw(body["case"])
         if do == "release":
             return self.release(body["case"], body["side"], body["slots"])
+        if do == "audit_take":
+            return self.audit_take(body["case"], body["whole"])
         if do == "audit":
             return self.audit(body)
         if do == "audit_loop":
@@ -124,7 +126,7 @@ class TimingDesk:
             "do": "time",
             "case": case_id,
             "key": key,
-            # More copies than calls: each layout picks its own, so that their addresses change, too.
+            # More copies than calls: each layout picks its own, so that the addresses of weights change, too.
             "copies": math.ceil(_WEIGHT_COPIES * calls),
             "arguments": arguments,
             "pristine": 0,
@@ -232,22 +234,34 @@ class TimingDesk:
         self._settle(len(arenas) * place.calls * (place.block + results["block"]))
         return {}
 
+    def audit_take(self, case_id: str, whole: int) -> dict[str, Any]:
+        """Copy what a replay of the candidate's left, before its code runs again: the gates' samples, and all that the
+        call of slot ``whole`` returned.
+        """
+        case = self.cases[case_id]
+        dtypes = [dtype for _, dtype in output_layout(self.job.task, case["call"]).values()]
+        sampled = [
+            _samples(case["theirs"], case["place"], n, dtype).clone() for n, dtype in enumerate((dtypes * 2)[:2])
+        ]
+        case["taken"] = {
+            "whole": whole, "sampled": sampled, "left": self._left(case, whole), "fill": case["fill"],
+        }  # fmt: skip
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return {}
+
     def audit(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Compare what the gates sampled behind the candidate's timed calls with what the same calls must give.
+        """Compare what was taken of the candidate's replay with what the same calls must give.
 
         The baseline replays the same layout on the same inputs, so that every call is looked at; the oracle then judges
         the calls whose samples are far from the baseline's. ``slots``: the order in which the candidate says that its
-        layout calls its slots; ``whole``: slots whose outputs were copied as a whole after the replay.
+        layout calls its slots.
         """
         case = self.cases[body["case"]]
-        standard, fill = self.job.standard, case["fill"]
-        whole = [
-            slot
-            for slot in body["whole"]
-            if standard.first_wrong(case["call"], case["key"], fill.slot(slot), self._left(case, slot))
-        ]
-        if whole:
-            return {"wrong": len(whole), "checked": len(body["whole"])}
+        taken = case.pop("taken")
+        standard, fill, slot = self.job.standard, taken["fill"], taken["whole"]
+        if standard.first_wrong(case["call"], case["key"], fill.slot(slot), taken["left"]):
+            return {"wrong": 1, "checked": 1}
         call, place = case["call"], case["place"]
         order = self.job.runner.timers[body["case"]].layouts[body["layout"]].order
         if order != body["slots"]:
@@ -256,25 +270,21 @@ class TimingDesk:
         self.job.runner.do_turn(turn, [])
         dtypes = [dtype for _, dtype in output_layout(self.job.task, call).values()]
         apart = torch.zeros(place.calls, dtype=torch.float64)
-        sampled = []
         for number, dtype in enumerate((dtypes * 2)[:2]):
-            # Read once: what is compared now is what is judged below.
-            theirs, ours = (_samples(case[side], place, number, dtype).clone() for side in ("theirs", "ours"))
-            sampled.append(theirs)
-            apart += _share_apart(theirs, ours)
+            apart += _share_apart(taken["sampled"][number], _samples(case["ours"], place, number, dtype))
         # Behind gate n stands call n - 1; the last call is sampled into the row of the first gate.
         suspects = sorted((n for n in range(len(order)) if apart[order[n]] > 0), key=lambda n: -apart[order[n]])
         looked = suspects[:SUSPECTS]
-        judged = [n for n in looked if self._wrong(case, order, n, body["sample_seed"], sampled)]
+        judged = [n for n in looked if self._wrong(case, order, n, body["sample_seed"], taken)]
         return {
             "wrong": len(suspects) if looked and len(judged) == len(looked) else len(judged),
             "checked": len(order),
         }
 
-    def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, sampled: list[Tensor]) -> bool:
+    def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, taken: dict[str, Any]) -> bool:
         """Whether the oracle, too, says that the samples behind gate ``n`` are wrong."""
         call, gate = case["call"], order[n]
-        standard, given = self.job.standard, case["fill"].slot(order[n - 1])
+        standard, given, sampled = self.job.standard, taken["fill"].slot(order[n - 1]), taken["sampled"]
         expected, rules = standard.references(call, case["key"], given), standard.rules(call, generic=False)
         names = list(output_layout(self.job.task, call).items())
         for number, (name, (shape, dtype)) in enumerate((names * 2)[:2]):

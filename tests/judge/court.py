@@ -82,7 +82,7 @@ class Court:
         claim = CallClaim.model_validate(answer)
         described = [o.model_dump(exclude_none=True) for o in claim.outputs]
         self.job.calls.take(i, described, claim.aliases, claim.earlier)
-        told = self.job.calls.judge(i)
+        ((_, told),) = self.job.calls.judge_some(1)
         self.told.append(told)
         return told
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from fk_core import eager, gated, measure
 from fk_core.child.wire import REPLY, Frame
+from fk_core.errors import Cancelled
 from fk_core.measure import Stopwatch
 from fk_core.records.claims import Claim
 from fk_core.records.task import CaseSpec
@@ -141,6 +142,7 @@ class FakeTrial:
         self.made: list[str] = []
         self.fds: list[int] = []
         self.posted: list[dict[str, Any]] = []
+        self.on_post: Callable[[dict[str, Any]], object] = lambda body: None
 
     def make(self, key: str) -> None:
         self.made.append(key)
@@ -168,6 +170,7 @@ class FakeTrial:
     def post(self, body: dict[str, Any]) -> tuple[int, int]:
         """Answered when it is collected."""
         self.posted.append(body)
+        self.on_post(body)
         return 0, len(self.posted)
 
     def collect_beside(
@@ -175,7 +178,13 @@ class FakeTrial:
     ) -> Claim:
         body = self.posted[ticket[1] - 1]
         assert body["do"] == do
+        while work():
+            pass
         return self.ask(body, claim, timeout_s=timeout_s)
+
+    def check(self) -> None:
+        if self.cancel is not None and self.cancel.is_set():
+            raise Cancelled("cancelled by the caller")
 
     def _read(self, answer: dict[str, Any], claim: type[Claim]) -> Claim:
         try:
@@ -207,24 +216,13 @@ class FakeJudge:
         self.block = 1 << 16
         self.calls = CALLS
         self.given_fds: list[int] = []
-        self.open: list[tuple[str, dict[str, Any]]] = []
-        self.collected = 0
+        self.replayed: dict[str, int] = {}
+        """Slot whose outputs were taken, by case."""
 
     def ask(self, do: str, *, fds: tuple[int, ...] = (), **body: Any) -> Frame:
         self.process.asked.append({"do": do, **body})
         self.process.heard({"do": do, **body})
         return Frame(REPLY, 0, 0, *self._answer(do, body))
-
-    def post(self, do: str, **body: Any) -> tuple[int, int]:
-        """Done at once; what came of it is told when it is collected."""
-        self.open.append((do, self.ask(do, **body).body))
-        return 0, len(self.open)
-
-    def collect(self, ticket: tuple[int, int], do: str) -> dict[str, Any]:
-        was, body = self.open[ticket[1] - 1]
-        assert was == do
-        self.collected += 1
-        return body
 
     def _answer(self, do: str, body: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         if do == "timing":
@@ -247,7 +245,10 @@ class FakeJudge:
             after, what = self.wrong_loop
             self.wrong_loop = (after - 1, what)
             return {"wrong": what if after <= 0 else "", "name": "y"}, []
+        if do == "audit_take":
+            self.replayed[body["case"]] = body["whole"]
         if do == "audit":
+            del self.replayed[body["case"]]
             self.wrong_after -= 1
             found = self.wrong if self.wrong_after < 0 else 0
             if body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
@@ -289,6 +290,11 @@ class Bench:
         self.trial = FakeTrial(Process(self.clock, candidate or Side(), rng), lies or Lies(), settings)
         self.judge = FakeJudge(Process(self.clock, baseline or Side(), rng))
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.posted_at: dict[str, int] = {}
+        """How much of what concerns a case was asked when the candidate was told to capture this one."""
+        self.trial.on_post = lambda body: self.posted_at.setdefault(
+            body["case"], sum("case" in asked for _, asked in self.asked)
+        )
         self.trial.process.heard = lambda body: self.asked.append(("candidate", body))
         self.judge.process.heard = lambda body: self.asked.append(("judge", body))
         self.trial.random = random.Random(seed)
@@ -309,5 +315,6 @@ class Bench:
         self.stopwatch.plan(cases, {c.id: f"key of {c.id}" for c in cases})
         self.stopwatch.capture(lambda: False)
         found = self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
-        self.stopwatch.settle()
+        self.stopwatch.audit_all()
+        assert not self.judge.replayed, "no replay is forgotten"
         return found

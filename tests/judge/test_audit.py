@@ -80,8 +80,19 @@ class Replay:
         return {}
 
     def audit(self, slots: list[int] = ORDER) -> dict[str, Any]:
-        body = {"case": self.case.id, "layout": 0, "slots": slots, "sample_seed": SEED, "whole": []}
-        return self.desk.audit(body)
+        self.leave(1, self.results(self.right)[1])
+        self.desk.audit_take(self.case.id, 1)
+        return self.judged(slots)
+
+    def judged(self, slots: list[int] = ORDER) -> dict[str, Any]:
+        return self.desk.audit({"case": self.case.id, "layout": 0, "slots": slots, "sample_seed": SEED})
+
+    def leave(self, slot: int, outputs: list[Tensor]) -> None:
+        """Put whole outputs where those of a slot go."""
+        results = self.laid["order"]["results"]
+        for place, output in zip(results["outputs"], outputs, strict=True):
+            at = results["at"] + slot * results["block"] + place["at"]
+            self.laid["theirs"].tensor(at, tuple(output.shape), output.dtype).copy_(output)
 
     def close(self) -> None:
         self.court.close()
@@ -184,3 +195,18 @@ def test_an_honest_difference_in_rounding(replay: Callable[..., Replay]) -> None
 
     made.replay("theirs", other)
     assert made.audit()["wrong"] == 0
+
+
+@pytest.mark.parametrize("repaired", ["samples", "whole"])
+def test_what_is_repaired_behind_the_copy_stays_wrong(replay: Callable[..., Replay], repaired: str) -> None:
+    made = replay("softmax", "plain")
+    right = made.results(made.right)
+    wrong = [[output * 2 for output in outputs] for outputs in right]
+    made.replay("theirs", made.right, wrong if repaired == "samples" else right)
+    made.leave(1, right[1] if repaired == "samples" else wrong[1])
+    made.desk.audit_take(made.case.id, 1)
+    made.replay("theirs", made.right)
+    made.leave(1, right[1])
+    assert made.judged()["wrong"] > 0
+    made.desk.audit_take(made.case.id, 1)
+    assert made.judged()["wrong"] == 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fk_core.child import foresight
-from fk_core.correctness import Correctness
+from fk_core.correctness import Correctness, left_out
 from fk_core.domain import EVERYTHING
 from fk_core.fault import CandidateFault
 from fk_core.records.claims import Claim, Findings, TryClaim
@@ -38,6 +38,7 @@ class InCourt:
         """Whether calls are judged when all are made, as on a GPU."""
         self.settings = SimpleNamespace(limits=Limits())
         self.warnings: list[str] = []
+        self.leave = left_out(EVERYTHING, self.plan["probes"])
         self.answers: list[Any] = []
 
     def ask(self, what: Any, claim: type[Claim] | None = None, **body: Any) -> Any:
@@ -45,7 +46,8 @@ class InCourt:
             return TryClaim(capturable=True)
         if claim is None:
             if what == "take" and self.every:
-                self.court.job.handle({"do": "ahead", "most": self.every})
+                answers = bool(self.random.getrandbits(1))
+                self.court.job.handle({"do": "ahead", "most": self.every, "answers": answers, "leave": []})
             return SimpleNamespace(body=self.court.job.handle({"do": what, **body}))
         if claim is Findings:
             return Findings(findings=[])
@@ -65,6 +67,14 @@ class InCourt:
     def collect(self, ticket: tuple[int, int], do: str, claim: type[Claim], *, timeout_s: float) -> Claim:
         return claim.model_validate(self.answers[ticket[1] - 1])
 
+    def collect_beside(
+        self, ticket: tuple[int, int], do: str, claim: type[Claim], work: Callable[[], bool], *, timeout_s: float
+    ) -> Claim:
+        return self.collect(ticket, do, claim, timeout_s=timeout_s)
+
+    def checkpoint(self, where: str, work: Callable[[], bool]) -> None:
+        pass
+
     def check(self) -> None:
         pass
 
@@ -77,7 +87,7 @@ class InCourt:
         calls = Correctness(self, reports, lambda doing, share: None)  # type: ignore[arg-type]
         calls.make()
         assert bool(calls._waiting) == self.late
-        calls.finish()
+        calls.judge_all()
         return reports
 
 
@@ -134,10 +144,46 @@ def test_an_honest_candidate_passes(sit: Make, which: tuple[str, str], ahead: in
     assert not made.court.job.calls.taken
 
 
+def everything(made: InCourt, leave: list[int] | None = None) -> None:
+    """Have all be worked out that can be."""
+    for answers in (False, True):
+        while made.court.job.handle({"do": "ahead", "most": 5, "answers": answers, "leave": leave or []})["more"]:
+            pass
+
+
+def test_calls_that_will_not_be_made_are_left_alone(sit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sit("softmax", "plain")
+    real, asked = made.court.job.oracle.reference, []
+
+    def reference(call: Any, *rest: Any) -> Any:
+        asked.append(call)
+        return real(call, *rest)
+
+    monkeypatch.setattr(made.court.job.oracle, "reference", reference)
+    everything(made, leave=list(range(3, len(made.plan["probes"]))))
+    assert 0 < len(asked) <= 2 * 3
+    assert sorted(made.court.job.calls.ahead._known) == [0, 1, 2][: len(made.court.job.calls.ahead._known)]
+
+
+def test_what_fails_ahead_fails_where_it_is_needed(sit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sit("softmax", "plain")
+    real = made.court.job.oracle.reference
+
+    def reference(call: Any, *rest: Any) -> Any:
+        if call.distribution != "normal":
+            raise RuntimeError("CUDA out of memory")
+        return real(call, *rest)
+
+    monkeypatch.setattr(made.court.job.oracle, "reference", reference)
+    everything(made)
+    assert made.court.job.calls.ahead._known
+    with pytest.raises(RuntimeError, match="out of memory"):
+        made.run()
+
+
 def test_what_is_worked_out_ahead_is_what_would_be_worked_out_later(sit: Make) -> None:
     now, before = sit("rms_norm", "residual"), sit("rms_norm", "residual", ahead=1000)
-    while before.court.job.handle({"do": "ahead", "most": 5})["more"]:
-        pass
+    everything(before)
     assert before.court.job.calls.ahead._known
     for index in range(len(now.plan["probes"])):
         one, other = (made.court.job.calls.ahead.take(index) for made in (now, before))
@@ -155,7 +201,7 @@ def test_what_is_known_ahead_is_bounded(sit: Make, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(foresight, "MOST_BYTES", 100_000)
     made = sit("rms_norm", "residual")
     ahead = made.court.job.calls.ahead
-    while ahead.work(10):
+    while ahead.inputs(10, ()):
         assert ahead._bytes <= 100_000
     assert 0 < len(ahead._known) < len(made.plan["probes"])
     made.run()
@@ -165,7 +211,7 @@ def test_what_is_known_ahead_is_bounded(sit: Make, monkeypatch: pytest.MonkeyPat
 def test_calls_that_were_made_are_not_worked_out_again(sit: Make) -> None:
     made = sit("softmax", "plain")
     made.run()
-    assert not made.court.job.calls.ahead.work(1000)
+    assert not made.court.job.calls.ahead.inputs(1000, ())
     done = [p for p in made.court.job.probes if p.unless is None]
     assert len(made.court.job.calls.starts) >= len(done)
     assert not made.court.job.calls.ahead._known
@@ -196,3 +242,35 @@ def test_the_output_of_a_call_is_looked_at_behind_the_next_one_at_the_same_addre
             assert [a["seq"] for a in body["again"]][:1] == [seq - 1]
             return
     raise AssertionError("no related call was made right behind its own")
+
+
+def test_what_was_found_is_told_before_the_judge_fails(sit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sit("softmax", "plain", late=True)
+    desk = made.court.job.calls
+    real = desk.judge
+
+    def judge(i: int) -> dict[str, Any]:
+        if len(desk.taken) % 3 == 0:
+            raise RuntimeError("planted")
+        return real(i)
+
+    for i in range(6):
+        laid = desk.lay(i)
+        made.make(laid["key"])
+        made.court.runner.do_call({"do": "call", **laid}, [])
+        desk.take(i, [], [], [])
+    monkeypatch.setattr(desk, "judge", judge)
+    desk.taken.pop(0)
+    said = desk.judge_some(4)
+    assert [i for i, _ in said] == [1]
+    assert not said[0][1]["ok"], "nothing was said of the outputs"
+
+
+def test_outputs_that_are_kept_are_kept_alone(sit: Make) -> None:
+    """Not with the arguments, and not with what else was copied in one piece."""
+    made = sit("rms_norm", "residual")
+    made.plan["holds"] = []
+    made.run()
+    kept = made.court.job.calls.small.values()
+    assert kept
+    assert sum(t.untyped_storage().nbytes() for t in kept) == sum(t.numel() * t.element_size() for t in kept)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fk_core.child import wire
-from fk_core.correctness import Correctness
-from fk_core.domain import Domain
+from fk_core.correctness import Correctness, left_out
+from fk_core.domain import EVERYTHING, Domain
 from fk_core.fault import CandidateFault, explain
 from fk_core.records.claims import StateClaim
 from fk_core.records.report import Outcome
@@ -24,9 +24,12 @@ def calls(made: Trial) -> Correctness:
 
 def run(made: Trial) -> None:
     """All calls of the plan."""
-    all_of_it = calls(made)
-    all_of_it.make()
-    all_of_it.finish()
+    whole(calls(made))
+
+
+def whole(judged: Correctness) -> None:
+    judged.make()
+    judged.judge_all()
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -58,17 +61,16 @@ def test_changed_weights(trial: Make) -> None:
 # -- which calls are made ----------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_stands_in_is_made_outside_the_domain_only(trial: Make) -> None:
-    made = trial(lambda stage: None)
+def test_a_call_that_stands_in_is_made_outside_the_domain_only() -> None:
     narrow = {"dims": {"hidden": 96}, "dtype": "bfloat16", "unless": None}
     wide = {"dims": {"hidden": 4096}, "dtype": "bfloat16", "unless": 0}
-    made.plan = {"probes": [narrow, wide]}
-    judged = calls(made)
-    assert (judged._wanted(narrow), judged._wanted(wide)) == (True, False)
-    made.domain = Domain({"hidden": frozenset({4096})}, {}, None)
-    assert (judged._wanted(narrow), judged._wanted(wide)) == (False, True)
-    made.domain = Domain({"hidden": frozenset({512})}, {}, None)
-    assert (judged._wanted(narrow), judged._wanted(wide)) == (False, False)
+
+    def supports(hidden: int) -> list[int]:
+        return left_out(Domain({"hidden": frozenset({hidden})}, {}, None), [narrow, wide])
+
+    assert left_out(EVERYTHING, [narrow, wide]) == [1]
+    assert supports(4096) == [0]
+    assert supports(512) == [0, 1]
 
 
 HOLDS = [
@@ -153,20 +155,21 @@ def test_the_call_that_raised_stands_in_the_first_line(trial: Make) -> None:
 
 
 class PlanJudge:
-    """Lays out calls that may lie in one of two regions, and writes down when it is asked what. ``wrong`` is the number
-    of the call that it finds wrong.
+    """Lays out calls that may lie in one of two regions, and writes down when it is asked what.
+
+    ``wrong`` are the numbers of the calls that it finds wrong.
     """
 
     desk = SimpleNamespace(cpu=True)
 
-    def __init__(self, story: list[str], related: dict[int, int], wrong: int | None = None) -> None:
+    def __init__(self, story: list[str], related: dict[int, int], wrong: tuple[int, ...] = ()) -> None:
         self.story, self.related, self.wrong = story, related, wrong
         self.region: dict[int, int] = {}
         self.laid: list[int] = []
         self.taken: list[int] = []
         self.latest = 1
-        self.each = 1000
-        """Bytes that a call takes until it is judged."""
+        self.most = 1000
+        """Calls that may wait."""
 
     def ask(self, do: str, **body: Any) -> Any:
         return SimpleNamespace(body=getattr(self, f"_{do}", dict)(**body))
@@ -193,11 +196,11 @@ class PlanJudge:
     def _judge(self, most: int) -> dict[str, Any]:
         now, self.taken = self.taken[:most], self.taken[most:]
         self.story += [f"judge {i}" for i in now]
-        told = [(i, WRONG if i == self.wrong else {"ok": True}) for i in now]
+        told = [(i, WRONG | {"note": f"call {i} is off"} if i in self.wrong else {"ok": True}) for i in now]
         return {"told": told} | self._waiting()
 
     def _waiting(self) -> dict[str, Any]:
-        return {"waiting": len(self.taken), "bytes": len(self.taken) * self.each}
+        return {"waiting": len(self.taken), "full": len(self.taken) > self.most}
 
     def _state(self, key: str) -> dict[str, Any]:
         return {"places": {}}
@@ -260,7 +263,13 @@ def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
 def posted(made: Trial, story: list[str]) -> None:
     """Write down, too, when calls are posted."""
     real = made.post
-    made.post = lambda body: (story.append(f"post {body['seq']}"), real(body))[1]  # type: ignore[method-assign]
+
+    def post(body: dict[str, Any]) -> tuple[int, int]:
+        if body["do"] == "call":
+            story.append(f"post {body['seq']}")
+        return real(body)
+
+    made.post = post  # type: ignore[method-assign]
 
 
 def test_on_a_cpu_the_next_call_is_posted_before_the_judge_is_asked(trial: Make) -> None:
@@ -293,19 +302,10 @@ def test_on_a_gpu_all_calls_are_made_before_any_is_judged(trial: Make) -> None:
     story: list[str] = []
     judged = on_gpu(trial, story, play_tries({}))
     judged.make()
-    made = [
-        ["post 0", "take 0"],
-        ["post 1", "take 1"],
-        ["post 2", "take 2"],
-        ["post 3", "take 3"],
-        ["post 4", "take 4"],
-    ]
-    assert story == [word for words in made for word in words]
-    assert judged.judge_some(2)
+    assert story[:10] == [f"{word} {i}" for i in range(5) for word in ("post", "take")]
+    judged.judge_all()
     assert not judged.judge_some(3)
-    assert not judged.judge_some(3)
-    assert story[10:] == [f"judge {i}" for i in range(5)]
-    judged.finish()
+    assert [word for word in story[10:] if word.startswith("judge")] == [f"judge {i}" for i in range(5)]
 
 
 def test_what_a_call_left_is_copied_before_the_candidate_runs_again(trial: Make) -> None:
@@ -324,30 +324,52 @@ def test_what_a_call_left_is_copied_before_the_candidate_runs_again(trial: Make)
 def test_what_takes_too_much_room_is_judged_at_once(trial: Make) -> None:
     story: list[str] = []
     judged = on_gpu(trial, story, play_tries({}))
-    judged.judge.each = 1 << 30  # type: ignore[attr-defined]
+    judged.judge.most = 2  # type: ignore[attr-defined]
     judged.make()
-    assert [word for word in story if word.startswith("judge")] == ["judge 0", "judge 1", "judge 2"]
-    judged.finish()
-    assert "judge 4" in story
+    assert story.index("judge 0") < story.index("take 3") < story.index("judge 2")
+    judged.judge_all()
+    assert [word for word in story if word.startswith("judge")] == [f"judge {i}" for i in range(5)]
 
 
-@pytest.mark.parametrize("wrong", [None, 1])
-def test_a_wrong_value_before_a_crash_is_what_is_said(trial: Make, wrong: int | None) -> None:
+@pytest.mark.parametrize("wrong", [(), (1, 2)])
+def test_a_wrong_value_before_a_crash_is_what_is_said(trial: Make, wrong: tuple[int, ...]) -> None:
     with pytest.raises(CandidateFault) as caught:
         on_gpu(trial, [], play_tries({3: exception()}), wrong=wrong).make()
-    assert caught.value.outcome is (Outcome.CRASHED if wrong is None else Outcome.WRONG_VALUES)
+    assert caught.value.outcome is (Outcome.WRONG_VALUES if wrong else Outcome.CRASHED)
+    assert ("call 1 is off" in caught.value.reason) is bool(wrong)
+
+
+@pytest.mark.parametrize("room", [1, 1000])
+def test_the_first_call_that_is_wrong_is_what_is_said(trial: Make, room: int) -> None:
+    judged = on_gpu(trial, [], play_tries({}), wrong=tuple(range(5)))
+    judged.judge.most = room  # type: ignore[attr-defined]
+    with pytest.raises(CandidateFault) as caught:
+        whole(judged)
+    assert "call 0 is off" in caught.value.reason
+
+
+def test_a_wrong_call_says_more_than_weights_that_were_changed(trial: Make) -> None:
+    play = play_tries({})
+    judged = on_gpu(
+        trial, [], lambda stage: stage.say({"copied": []}) if stage.body["do"] == "state" else play(stage), wrong=(4,)
+    )
+    judge: Any = judged.judge
+    judge._state = lambda key: {"places": {"weight": {}}}
+    judge._judge_state = lambda key, copied: {"ok": False, "note": "weight is gone"}
+    with pytest.raises(CandidateFault) as caught:
+        judged.make()
+    assert "call 4 is off" in caught.value.reason
 
 
 def test_evidence_is_what_is_said_before_a_wrong_value(trial: Make) -> None:
     finding = {"kind": "timer", "what": "a clock was replaced", "where": "", "instead": "", "severity": "reject"}
     with pytest.raises(CandidateFault) as caught:
-        on_gpu(trial, [], play_tries({3: exception(findings=[finding])}), wrong=1).make()
+        on_gpu(trial, [], play_tries({3: exception(findings=[finding])}), wrong=(1,)).make()
     assert caught.value.outcome is Outcome.TAMPERED
 
 
 def test_a_call_that_is_wrong_is_said_while_others_wait(trial: Make) -> None:
-    judged = on_gpu(trial, [], play_tries({}), wrong=2)
-    judged.make()
+    judged = on_gpu(trial, [], play_tries({}), wrong=(2, 3))
     with pytest.raises(CandidateFault) as caught:
-        judged.judge_all()
-    assert "a call" in caught.value.reason
+        whole(judged)
+    assert "call 2 is off" in caught.value.reason

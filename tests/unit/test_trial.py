@@ -56,7 +56,7 @@ def test_an_honest_answer(trial: Make) -> None:
 
 def test_several_requests_at_once_are_answered_in_order(trial: Make) -> None:
     made = trial(lambda stage: stage.say({} if stage.body["do"] == "context" else {"findings": []}))
-    made.end_load(made.begin_load(["RMSNorm"]))
+    made.end_load(made.begin_load(["RMSNorm"]), lambda: False)
     assert made.child.alive()
 
 
@@ -328,7 +328,7 @@ def test_death_while_it_loads(trial: Make) -> None:
 
     made = trial(play)
     with pytest.raises(CandidateFault) as caught:
-        made.end_load(made.begin_load(["RMSNorm"]))
+        made.end_load(made.begin_load(["RMSNorm"]), lambda: False)
     assert caught.value.outcome is Outcome.CRASHED
     assert "importing the file" in caught.value.reason
 
@@ -460,7 +460,7 @@ def test_the_judge_works_ahead_while_nobody_answers(trial: Make, on_gpu: bool, w
     asked = ahead_of(made, [True, True, False])
     ticket = made.post(TURN)
     threading.Timer(0.2, go.set).start()
-    assert made.collect_beside(ticket, "turn", GatedTurn, made.ahead, timeout_s=10.0).calls == 3
+    assert made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0).calls == 3
     assert len(asked) == wanted
 
 
@@ -471,7 +471,7 @@ def test_an_answer_that_is_there_is_taken_at_once(trial: Make) -> None:
     ticket = made.post(TURN)
     while not made.child.channel.pending():
         pass
-    made.collect_beside(ticket, "turn", GatedTurn, made.ahead, timeout_s=10.0)
+    made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
     assert asked == []
 
 
@@ -480,7 +480,7 @@ def test_a_death_while_the_judge_works_ahead(trial: Make) -> None:
     made.on_gpu = True
     ahead_of(made, [True] * 1000 + [False])
     with pytest.raises(CandidateFault) as caught:
-        made.collect_beside(made.post(TURN), "turn", GatedTurn, made.ahead, timeout_s=10.0)
+        made.collect_beside(made.post(TURN), "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
     assert caught.value.outcome is Outcome.CRASHED
 
 
@@ -492,4 +492,4 @@ def test_cancelled_while_the_judge_works_ahead(trial: Make) -> None:
     ticket = made.post(TURN)
     cancel.set()
     with pytest.raises(Cancelled):
-        made.collect_beside(ticket, "turn", GatedTurn, made.ahead, timeout_s=10.0)
+        made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
