@@ -10,8 +10,8 @@ from fk_core.records.claims import LayoutClaim
 from fk_core.records.report import Evidence, Outcome
 from fk_core.timings import CaseTiming
 
-PRIME, TIMED = 1, 2
-"""Batches of a turn that warm the clocks, and batches that are timed."""
+PRIME, TIMED, LONG = 1, 2, 8
+"""Batches of a turn that warm the clocks, and batches that are timed; of a long turn."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Prepared:
     graph_baseline: bool = False
 
 
-def turn_order(p: Prepared, layout: int, kind: str) -> dict[str, Any]:
+def turn_order(p: Prepared, layout: int, kind: str, timed: int = TIMED) -> dict[str, Any]:
     """What either side is asked to replay."""
     case = p.timing.case.id
-    return {"do": "turn", "case": case, "layout": layout, "kind": kind, "prime": PRIME, "timed": TIMED}
+    return {"do": "turn", "case": case, "layout": layout, "kind": kind, "prime": PRIME, "timed": timed}
 
 
 def forged(what: str, case: str) -> CandidateFault:

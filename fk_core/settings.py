@@ -29,6 +29,9 @@ class Timing:
     resolution_us: float = 0.02
     """Of a call: a shorter one is called changed only by more than this. A kernel timed against itself is off by up to
     16 ns where calls take 1 us, whatever share of it that is."""
+    sure: float = 1.5
+    """A change is called only where it is so many times the half-width of its 95% interval: about 99.7%. A report has a
+    dozen cases and an agent asks for many reports, and one false word in twenty is too many."""
     same: float = 0.01
     win: float = 0.005
     slow_case: float = 0.97

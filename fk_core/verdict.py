@@ -21,11 +21,11 @@ PHYSICS = 0.9
 def word(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0) -> SpeedWord:
     """faster, slower, same or inconclusive, for one case or for an operator. ``least``: see :func:`resolved`."""
     interval = estimate.interval(floor)
-    if interval is None:
+    if interval is None or estimate.half_width is None:
         return "inconclusive"
     low, high = interval
-    changed = max(timing.changed, floor, least)
-    if (low > 1 or high < 1) and abs(estimate.log_ratio) > changed:
+    clear = math.hypot(timing.sure * estimate.half_width, floor)
+    if abs(estimate.log_ratio) > max(timing.changed, floor, least, clear):
         return "faster" if estimate.log_ratio > 0 else "slower"
     if low >= 1 - timing.same and high <= 1 + timing.same:
         return "same"

@@ -41,6 +41,8 @@ _synchronize = torch.cuda.synchronize
 _end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _empty, _as_strided = torch.empty, torch.as_strided
+_MOST_TIMED = 16
+"""Timed batches of a turn, at most."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class DeviceClock:
             self.flush_buffer = torch.zeros(self.flush_words, dtype=torch.int32, device=device)
             self.sink = torch.zeros(64, dtype=torch.int32, device=device)
             self.stream = _Stream(device)
-            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(8)]
+            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(2 * _MOST_TIMED)]
             self.span = (_Event(enable_timing=True), _Event(enable_timing=True))
 
     def flush(self, stream: int) -> None:

@@ -145,6 +145,25 @@ def test_what_holds_one_side_up_once_is_not_its_doing(bench: Make, turns: int, b
     assert (word(found.estimate, made.t, 0.003) in ("same", "inconclusive")) is believed
 
 
+@pytest.mark.parametrize(("turn_us", "batch_us", "believed"), [(110.0, 0.0, True), (0.0, 60.0, False)])
+def test_what_a_turn_costs_more_is_not_the_calls(bench: Make, turn_us: float, batch_us: float, believed: bool) -> None:
+    """Time that only the outside clock sees, once in each turn or in each batch: 3 us a call that were hidden."""
+    made = bench()
+    real = made.trial.process.turn
+
+    def turn(body: dict[str, Any]) -> dict[str, Any]:
+        made.clock.advance(turn_us + batch_us * (body["prime"] + body["timed"]))
+        answer: dict[str, Any] = real(body)
+        return answer
+
+    made.trial.process.turn = turn  # type: ignore[method-assign]
+    (found,) = made.run()
+    assert "taken again" in found.notes[0]
+    assert any("the clock decides" in note for note in found.notes) is not believed
+    assert found.estimate is not None
+    assert (word(found.estimate, made.t, 0.003) in ("same", "inconclusive")) is believed
+
+
 def test_a_clear_sign_ends_it_sooner(bench: Make) -> None:
     wide = replace(Timing(), target_half_width=1e-9, budget_max_s=1e9)
     made = bench(candidate=Side(us=10.8), t=wide)
