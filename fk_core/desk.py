@@ -41,6 +41,7 @@ RETURN_S = 5.0
 SLACK_BYTES = 1 << 30
 """What a judge may have kept of a job: loaded kernels, workspaces of libraries."""
 _CLOSE_S = 3.0
+_SPIN_S, _SPIN_CORES = 0.003, 8
 
 
 class Desk:
@@ -108,7 +109,7 @@ class Desk:
             self.level = levels.choose(self.settings)
         if self._judge is None or not self._judge.alive() or alive.started_ticks(self._judge.pid) is None:
             self._drop_judge()
-            self._judge = self._launch("judge", {"device": self.torch_device}, level=None, scratch=None)
+            self._judge = self._launch("judge", self._on_device(), level=None, scratch=None)
             if not self.cpu:
                 registry = Registry(self.settings)
                 self._registrations = [registry.register(), registry.register(self._judge.pid)]
@@ -262,6 +263,15 @@ class Desk:
 
     # -- candidates ------------------------------------------------------------------------------------------------
 
+    def _on_device(self) -> dict[str, Any]:
+        """What a role is told of the device, and of how it may wait."""
+        return {"device": self.torch_device, "spin_s": self._spin_s}
+
+    @property
+    def _spin_s(self) -> float:
+        """On a GPU, where a turn takes 2 ms, and with cores to spare, nobody falls asleep in between."""
+        return _SPIN_S if not self.cpu and (os.cpu_count() or 1) >= _SPIN_CORES else 0.0
+
     def _launch(
         self,
         role: str,
@@ -298,7 +308,7 @@ class Desk:
             config = {
                 "path": str(_put(source, scratch)),
                 "scratch": str(scratch),
-                "device": self.torch_device,
+                **self._on_device(),
                 "policy": sorted(policy_libraries()),
                 "allow": allow,
                 "forbidden": [str(p) for p in (*roots, self.settings.journal_dir)],
@@ -328,7 +338,7 @@ class Desk:
                 "task": spec.name,
                 "init": {name: [p.model_dump() for p in entry.init] for name, entry in spec.entries.items()},
                 "provider": provider,
-                "device": self.torch_device,
+                **self._on_device(),
                 "scratch": str(scratch),
                 "plant": plant,
             }

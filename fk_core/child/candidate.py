@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fk_core.child import loading, production
 from fk_core.child.guards import checkpoint, stand_guard
-from fk_core.child.runner import Runner
+from fk_core.child.runner import QUICK, Runner
 from fk_core.child.wire import Channel, Closed
 
 _exit = os._exit
@@ -26,7 +26,8 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
     """Serve until the parent closes the channel or says ``bye``.
 
     ``config``: ``path`` of the candidate file, ``scratch``, ``device`` (``cpu`` or ``cuda:N``), ``forbidden`` paths,
-    ``policy``: production libraries besides those that the guards know, ``allow``: those it may use all the same.
+    ``policy``: production libraries besides those that the guards know, ``allow``: those it may use all the same,
+    ``spin_s``: see ``Channel``.
     """
     torch.set_num_threads(1)
     device = torch.device(config["device"])
@@ -40,12 +41,14 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
 
     runner = Runner(device, build)
     armed = False
+    spin_s = dict.fromkeys(QUICK, config["spin_s"])
     while True:
         try:
             frame = channel.receive()
         except Closed:
             _exit(0)
         body = frame.body
+        channel.spin_s = spin_s.get(body["do"], 0.0)
         try:
             if body["do"] == "load":
                 armed = True

@@ -39,13 +39,14 @@ _TOLD = frozenset({"case_id", "why", "gating", "may_raise", "hidden", "dims", "l
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
-    """``config``: ``device`` (``cpu`` or ``cuda:N``)."""
+    """``config``: ``device`` (``cpu`` or ``cuda:N``), ``spin_s`` (see ``Channel``)."""
     torch.set_num_threads(1)
     device = torch.device(config["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)
     judge = Judge(device)
+    channel.spin_s = config["spin_s"]
     while True:
         try:
             frame = channel.receive()

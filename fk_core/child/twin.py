@@ -15,12 +15,12 @@ from fk_core.child.calls import init_defaults
 from fk_core.child.loading import describe
 from fk_core.child.module import FunctionModule
 from fk_core.child.planted import PlantedGroup
-from fk_core.child.runner import Forward, Runner
+from fk_core.child.runner import QUICK, Forward, Runner
 from fk_core.child.wire import Channel, Closed
 
 
 def main(channel: Channel, config: dict[str, Any]) -> None:
-    """``config``: ``task`` name, ``provider``, ``device``, ``scratch``; ``init``: the entries' init
+    """``config``: ``task`` name, ``provider``, ``device``, ``scratch``, ``spin_s``; ``init``: the entries' init
     parameters; ``plant``: slow it down by about 3%.
     """
     torch.set_num_threads(1)
@@ -42,6 +42,7 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
         except Closed:
             os._exit(0)
         body = frame.body
+        channel.spin_s = config["spin_s"] if body["do"] in QUICK else 0.0
         try:
             if body["do"] in ("load", "checkpoint"):
                 answer: dict[str, Any] = {"findings": []}

@@ -60,7 +60,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., wire.Channe
         def serve() -> None:
             try:
                 twin.main(
-                    theirs, {"provider": "counting", "device": "cpu", "task": "softmax", "scratch": "/x"} | config
+                    theirs,
+                    {"provider": "counting", "device": "cpu", "task": "softmax", "scratch": "/x", "spin_s": 0.0}
+                    | config,
                 )
             except Gone:
                 theirs.close()

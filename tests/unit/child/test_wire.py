@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from fk_core.child import wire
+from fk_core.child.runner import QUICK
 from tests.descriptors import descriptors
 
 ROUNDS = 300
@@ -152,3 +153,25 @@ def test_closing_under_a_busy_thread_touches_no_other_file() -> None:
             left.close()
             right.close()
     assert not descriptors() - before
+
+
+@pytest.mark.parametrize("spin_s", [0.0, 0.02, 10.0])
+def test_a_frame_is_heard_whether_it_comes_while_looking_or_asleep(spin_s: float) -> None:
+    ours, theirs = (wire.Channel(s) for s in wire.pair())
+    ours.spin_s = spin_s
+    timer = threading.Timer(0.1, lambda: theirs.post({"do": "x"}))
+    timer.start()
+    assert ours.receive(timeout_s=5.0).body == {"do": "x"}
+    timer.join()
+    ours.spin_s = min(spin_s, 0.05)
+    with pytest.raises(wire.TimedOut):
+        ours.receive(timeout_s=0.01)
+    theirs.close()
+    with pytest.raises(wire.Closed):
+        ours.receive(timeout_s=5.0)
+    ours.close()
+
+
+def test_eager_timing_is_charged_no_waiting() -> None:
+    """Its clock counts the CPU time of the candidate's process from before the values are released."""
+    assert not QUICK & {"loop", "held", "eager", "drop"}
