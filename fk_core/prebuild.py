@@ -85,7 +85,7 @@ class Prebuild:
         # Those with many shapes early, so that no builder has a long one left when the others are done.
         self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
         self._open = collections.Counter(row["key"] for row in builds)
-        """Rows of each module that are not built yet."""
+        """Rows of each module that are waited for: nobody is done with them yet, well or badly."""
         self._cases = {row["key"] for row in builds if row["case"]}
         self._at_work = min(MOST, os.cpu_count() or 1, len(builds))
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._at_work)]
@@ -120,9 +120,13 @@ class Prebuild:
             self._children.append(child)
         try:
             while (row := self._next()) is not None:
-                self._build_row(child, row)
-                copy_cache(scratch / "triton", self.cache, self.owner)
-                self._built(row)
+                try:
+                    well = self._build_row(child, row)
+                    copy_cache(scratch / "triton", self.cache, self.owner)
+                    if well:
+                        self._note(row)
+                finally:
+                    self._settle(row)
         except (ChildGone, wire.ProtocolError) as error:
             log.info("ahead-of-time build: %s", error)
         finally:
@@ -135,33 +139,39 @@ class Prebuild:
         with self._changed:
             return self._rows.popleft() if self._rows and not self._stop.is_set() else None
 
-    def _build_row(self, child: Child, row: dict[str, Any]) -> None:
+    def _build_row(self, child: Child, row: dict[str, Any]) -> bool:
+        """Whether the builder says that all went well."""
         call = {name: value for name, value in row.items() if name not in ("key", "form", "case")}
         told = child.ask({"do": "build", "calls": [call]}, BUILD_S).body
         if told.get("failed"):
             log.info("ahead-of-time build of %s: %s", row["key"], str(told["failed"])[:300])
         with self._changed:
             self._signatures |= dict.fromkeys(read_claim(told.get("signatures")))
+        return not told.get("failed")
 
-    def _built(self, row: dict[str, Any]) -> None:
+    def _note(self, row: dict[str, Any]) -> None:
         with self._changed:
             self._done.add(_name(row))
+
+    def _settle(self, row: dict[str, Any]) -> None:
+        """Nobody need wait for a row any more, whatever became of it."""
+        with self._changed:
             self._open[row["key"]] -= 1
             self._changed.notify_all()
 
     # -- waiting for them ------------------------------------------------------------------------------------------
 
     def has_cases(self) -> bool:
-        """Whether the modules of the cases are built, or nobody builds them any more."""
+        """Whether nobody builds modules of the cases any more."""
         with self._changed:
             return not self._at_work or not any(self._open[key] > 0 for key in self._cases)
 
     def wait_for_cases(self) -> None:
-        """Wait a while until the modules of the cases are built."""
+        """Wait a while until builders are done with the modules of the cases."""
         self._wait(self._cases)
 
     def before_make(self, key: str) -> None:
-        """Wait a while until a module is built that is needed now."""
+        """Wait a while until builders are done with a module that is needed now."""
         self._wait({key})
 
     def _wait(self, keys: set[str]) -> None:

@@ -193,6 +193,13 @@ def settled(ahead: Prebuild) -> None:
         assert not thread.is_alive()
 
 
+def build_all(desk: Workshop, *rows: dict[str, Any]) -> Prebuild:
+    ahead = desk.begin(*rows)
+    settled(ahead)
+    ahead.close()
+    return ahead
+
+
 def quick(waiting: Callable[[], None], most_s: float = 1.0) -> bool:
     began = time.monotonic()
     waiting()
@@ -276,6 +283,40 @@ def test_builders_that_die_are_not_waited_for(desk: Workshop) -> None:
     ahead = desk.begin(*[row(str(n), case=True) for n in range(9)])
     assert quick(ahead.wait_for_cases)
     ahead.close()
+
+
+@pytest.mark.parametrize(
+    "end", [ChildGone("the process ended", "signal 11 (SIGSEGV)", "", None), wire.TimedOut("planted"), OSError("full")]
+)
+def test_a_row_whose_builder_ended_is_not_waited_for(desk: Workshop, end: Exception) -> None:
+    """Not even while others build on."""
+    begun = threading.Event()
+
+    def answer(entry: str) -> Any:
+        if entry == "case" and begun.wait(10.0):
+            raise end
+        begun.set()
+
+    desk.answer = answer
+    ahead = desk.begin(row("case", case=True), row("slow"))
+    assert quick(ahead.wait_for_cases)
+    assert ahead.has_cases()
+    assert ahead._at_work
+    ahead.close()
+    desk.answer = well
+    build_all(desk, row("case", case=True), row("slow"))
+    assert sorted(desk.asked) == ["case", "case", "slow", "slow"], "what did not succeed is built again"
+
+
+def test_what_failed_is_settled_but_not_built(desk: Workshop) -> None:
+    desk.answer = lambda entry: {"done": int(entry == "well"), "failed": "MemoryError: " * (entry != "well")}
+    rows = [row("badly", case=True), row("well", case=True)]
+    ahead = desk.begin(*rows)
+    assert quick(ahead.wait_for_cases)
+    settled(ahead)
+    ahead.close()
+    build_all(desk, *rows)
+    assert sorted(desk.asked) == ["badly", "badly", "well"]
 
 
 def test_builders_that_do_not_start_are_not_waited_for(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
