@@ -120,7 +120,7 @@ def test_what_cases_need_is_there_while_another_builder_hangs(desk: GpuDesk) -> 
         assert kernels(ahead.cache) >= 2
         ahead.before_make(row(block=256)["key"])
         assert kernels(ahead.cache) == 4
-        assert not list(ahead.kept.rglob("*.cubin"))
+        assert kernels(ahead.kept) == 4
     finally:
         ahead.close()
     assert kernels(ahead.kept) == 4
@@ -237,7 +237,7 @@ def test_what_an_earlier_run_has_built_is_not_built_again(
     settled(first)
     first.close()
     if broken:
-        (first.kept / "rows.json").write_text("[[", encoding="utf-8")
+        first.kept.with_suffix(".json").write_text("[[", encoding="utf-8")
     started: list[Path] = []
     real = desk.builder
 
