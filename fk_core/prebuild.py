@@ -2,7 +2,7 @@
 
 Only a matter of speed: what is not compiled here the candidate compiles itself, and failures here are not looked at.
 What was built is kept by the source's own hash, so that it serves the same source only, together with a list of the
-modules it was built for: a later run builds the others only.
+inputs it was built for: a later run builds for new ones only.
 
 Kept is what builders leave, who call the candidate's code on tensors that nobody has written to and get no inputs. The
 candidate's own cache is not: it may hold what the candidate noted of this run's inputs.
@@ -78,7 +78,7 @@ class Prebuild:
         """Guards all that follows."""
         self._children: list[Child] = []
         self._built: set[str] = set()
-        """Names of the rows for which all went well."""
+        """Names of the inputs for which all went well."""
         self._signatures: dict[Signature, None] = {}
         self._ended = False
         self._wait_s = WAIT_S
@@ -89,7 +89,7 @@ class Prebuild:
         except OSError as error:
             log.info("nothing is used of an earlier build: %s", error)
             known = set()
-        builds = [row for row in builds if _name(row) not in known]
+        builds = [new for row in builds if (new := _unknown(row, known))]
         # Those with many shapes early, so that no builder has a long one left when the others are done.
         self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
         self._open = collections.Counter(row["key"] for row in builds)
@@ -168,7 +168,7 @@ class Prebuild:
 
     def _note(self, row: dict[str, Any]) -> None:
         with self._changed:
-            self._built.add(_name(row))
+            self._built |= {_name(row, shapes) for shapes in row["inputs"]}
 
     def _settle(self, row: dict[str, Any]) -> None:
         """Nobody need wait for a row any more, whatever became of it."""
@@ -243,13 +243,22 @@ def _store(desk: Desk, source: str) -> Path:
     return desk.settings.cache_dir / "builds" / name
 
 
-def _name(row: dict[str, Any]) -> str:
-    """Calls of one form of one module, whatever their numbers of rows: hardly a kernel is compiled for these."""
-    return f"{row['form']} of {row['key']}"
+def _unknown(row: dict[str, Any], known: set[str]) -> dict[str, Any] | None:
+    """A row with those of its inputs that are not known, None where all are."""
+    inputs = [shapes for shapes in row["inputs"] if _name(row, shapes) not in known]
+    return row | {"inputs": inputs} if inputs else None
+
+
+def _name(row: dict[str, Any], shapes: list[list[int]]) -> str:
+    """Inputs of one form of one module, whatever their number of rows.
+
+    That differs from run to run, and hardly a kernel is compiled for it. One dimension may as well be a width.
+    """
+    return json.dumps([row["key"], row["form"], [shape[1:] if len(shape) > 1 else shape for shape in shapes]])
 
 
 def _read_list(kept: Path) -> set[str]:
-    """Names of the rows that earlier runs have built."""
+    """Names of the inputs for which earlier runs have built."""
     try:
         names = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

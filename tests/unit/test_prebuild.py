@@ -126,6 +126,7 @@ class Builder:
         entry = call["entry"]
         with self.desk.lock:
             self.desk.asked.append(entry)
+            self.desk.shapes.append(call["inputs"])
         answer = self.desk.answer(entry) if entry not in self.desk.hang else None
         if answer is None:
             self.killed.wait(20.0)
@@ -151,6 +152,7 @@ class Workshop:
         self.answer: Answer = well
         self.hang: set[str] = set()
         self.asked: list[str] = []
+        self.shapes: list[list[list[list[int]]]] = []
         self.offered: list[list[tuple[str, ...]]] = []
         self.builders: list[Builder] = []
         self.job = root / "job"
@@ -356,6 +358,32 @@ def test_nothing_is_kept_of_what_the_candidate_leaves(desk: Workshop, late: set[
         settled(ahead)
     ahead.close()
     assert "Kseen" not in desk.kernels(ahead.kept)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "built"),
+    [
+        ([[[7, 64], [7]]], []),
+        ([[[7, 64], [7]], [[7, 96], [7]], [[7, 32], [7]], [[9, 96], [7]]], [[[7, 96], [7]], [[9, 96], [7]]]),
+        ([[[64, 64], [7]]], []),
+        ([[[7, 64], [9]]], [[[7, 64], [9]]]),
+        ([[[3, 7, 64], [7]]], [[[3, 7, 64], [7]]]),
+    ],
+)
+def test_a_later_run_builds_for_new_inputs_only(desk: Workshop, inputs: Any, built: Any) -> None:
+    """Whatever their number of rows. One dimension is no number of rows: it may be a width."""
+    first = row("one", case=True) | {"inputs": [[[1, 64], [7]], [[1, 32], [7]]]}
+    build_all(desk, first)
+    desk.shapes.clear()
+    rows = [row("one", case=True) | {"inputs": inputs}, first]
+    build_all(desk, *rows)
+    assert desk.shapes == ([built] if built else [])
+    build_all(desk, *rows)
+    assert desk.shapes == ([built] if built else []), "both runs are remembered"
+    others = [first | {"key": "another"}, first | {"form": "residual"}]
+    desk.shapes.clear()
+    build_all(desk, *others)
+    assert desk.shapes == [first["inputs"]] * 2
 
 
 def test_what_can_not_be_copied_is_built_again(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
