@@ -72,8 +72,10 @@ class LauncherStock:
         self._start, self._scratch = start, scratch
         self._lock = threading.Lock()
         self._known: dict[Signature, str] = {}
-        """Names of launchers that were built, empty where one could not be."""
+        """Names of launchers that were built, empty where one could not be, or where the process died of it."""
         self._pending: list[Signature] = []
+        self._taken: list[Signature] = []
+        """What the worker is about to build."""
         self._worker: threading.Thread | None = None
         self._child: Child | None = None
         self._closed = threading.Event()
@@ -87,7 +89,8 @@ class LauncherStock:
         with self._lock:
             if self._closed.is_set():
                 return
-            self._pending += [s for s in signatures if not self._has(s) and s not in self._pending]
+            queued = {*self._pending, *self._taken}
+            self._pending += [s for s in dict.fromkeys(signatures) if s not in queued and not self._has(s)]
             if self._pending and self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="fk-launchers", daemon=True)
                 self._worker.start()
@@ -119,26 +122,28 @@ class LauncherStock:
         return name is not None and (not name or triton_stubs.wanted(self.settings, name))
 
     def _work(self) -> None:
-        while batch := self._next():
+        while self._next():
             try:
                 with _one_at_a_time:
-                    self._build(batch)
+                    self._build()
             except Exception as error:  # noqa: BLE001 - none of it may touch a job
                 log.info("launchers were not built: %s: %s", type(error).__name__, error)
+                # What was not come to is forgotten: whoever needs it offers it again.
+                with self._lock:
+                    self._taken = []
 
-    def _next(self) -> list[Signature]:
-        """What is to be built, empty where the worker is to end. What is given out once is not built again."""
+    def _next(self) -> bool:
+        """Take what is to be built; False where the worker is to end."""
         with self._lock:
-            batch, self._pending = self._pending, []
-            if self._closed.is_set() or not batch:
+            self._taken, self._pending = self._pending, []
+            if self._closed.is_set() or not self._taken:
                 self._worker = None
-                return []
+                return False
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
-            self._known |= dict.fromkeys(batch, "")
-            return batch
+            return True
 
-    def _build(self, batch: list[Signature]) -> None:
+    def _build(self) -> None:
         if self._closed.is_set():
             return
         scratch = self._scratch("launchers")
@@ -148,7 +153,7 @@ class LauncherStock:
             try:
                 with self._lock:
                     self._child = child
-                self._build_each(child, batch)
+                self._build_each(child)
             finally:
                 child.kill()
                 with self._lock:
@@ -157,11 +162,14 @@ class LauncherStock:
         finally:
             sweep.remove(scratch)
 
-    def _build_each(self, child: Child, batch: list[Signature]) -> None:
-        for signature in batch:
+    def _build_each(self, child: Child) -> None:
+        while self._taken:
             self._free.wait()
             if self._closed.is_set():
                 return
+            with self._lock:
+                signature = self._taken.pop(0)
+                self._known[signature] = ""
             told = child.ask({"do": "build", "signature": list(signature)}, BUILD_S).body
             if told["failed"]:
                 log.info("no launcher for %s: %s", signature, told["failed"])

@@ -196,7 +196,7 @@ def test_what_was_refused_is_not_tried_again(place: Place) -> None:
 
 
 def test_a_process_that_dies_takes_nothing_with_it(place: Place) -> None:
-    """What was built before stays; the harness goes on, and does not fall into the same hole again."""
+    """What was built before stays, what was not come to is tried again, and the harness falls into no hole twice."""
 
     def dies(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
         if signature == TWO:
@@ -210,17 +210,40 @@ def test_a_process_that_dies_takes_nothing_with_it(place: Place) -> None:
     assert not list(place.root.glob("launchers-*"))
     place.stock.offer([ONE, TWO, THREE])
     place.settle()
-    assert place.started == 1
+    assert place.started == 2
+    assert place.asked == [ONE, TWO, THREE]
+    assert place.kept() == sorted([name_of(ONE), name_of(THREE)])
 
 
-def test_a_zygote_that_is_gone_is_no_matter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zygote_that_is_gone_is_no_matter(place: Place) -> None:
     def gone(scratch: Path) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(place.stock, "_start", gone)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place.stock, "_start", gone)
+        place.stock.offer([ONE])
+        place.settle()
+    assert not list(place.root.glob("launchers-*"))
     place.stock.offer([ONE])
     place.settle()
-    assert not list(place.root.glob("launchers-*"))
+    assert place.kept() == [name_of(ONE)]
+
+
+def test_what_is_about_to_be_built_is_not_taken_twice(place: Place) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def waits(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
+        begun.set()
+        gate.wait(10.0)
+        return builds(signature, cache)
+
+    place.answer = waits
+    place.stock.offer([ONE, TWO, TWO])
+    assert begun.wait(5.0)
+    place.stock.offer([ONE, TWO, THREE])
+    gate.set()
+    place.settle()
+    assert place.asked == [ONE, TWO, THREE]
 
 
 def test_what_was_dropped_is_built_again(place: Place) -> None:
