@@ -32,6 +32,7 @@ MOST_SIGNATURES = 32
 MOST_ARGUMENTS = 256
 BUILD_S = 60.0
 _MOST_KNOWN = 4096
+_SLICE_S = 0.1
 _INTEGERS = {f"{sign}{bits}" for sign in "iu" for bits in (1, 8, 16, 32, 64)}
 _FLOATS = {"fp16", "bf16", "fp32", "fp64"}
 _FP8 = {"fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16"}
@@ -98,7 +99,9 @@ class LauncherStock:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """No compiler is started inside the block; one that runs already takes a fraction of a second more."""
-        self._free.clear()
+        with self._lock:
+            if not self._closed.is_set():
+                self._free.clear()
         try:
             yield
         finally:
@@ -106,9 +109,9 @@ class LauncherStock:
 
     def close(self) -> None:
         """End what is being built; nothing is built after this."""
-        self._closed.set()
-        self._free.set()
         with self._lock:
+            self._closed.set()
+            self._free.set()
             self._pending.clear()
             child, worker = self._child, self._worker
         if child is not None:
@@ -124,8 +127,9 @@ class LauncherStock:
     def _work(self) -> None:
         while self._next():
             try:
-                with _one_at_a_time:
-                    self._build()
+                with self._turn() as mine:
+                    if mine:
+                        self._build()
             except Exception as error:  # noqa: BLE001 - none of it may touch a job
                 log.info("launchers were not built: %s: %s", type(error).__name__, error)
                 # What was not come to is forgotten: whoever needs it offers it again.
@@ -133,7 +137,8 @@ class LauncherStock:
                     self._taken = []
 
     def _next(self) -> bool:
-        """Take what is to be built; False where the worker is to end."""
+        """Take what is to be built, once it may be; False where the worker is to end."""
+        self._free.wait()
         with self._lock:
             self._taken, self._pending = self._pending, []
             if self._closed.is_set() or not self._taken:
@@ -143,8 +148,19 @@ class LauncherStock:
                 self._known.clear()
             return True
 
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Wait until no other desk's builds; False where this one was closed meanwhile."""
+        while not (mine := _one_at_a_time.acquire(timeout=_SLICE_S)) and not self._closed.is_set():
+            pass
+        try:
+            yield mine
+        finally:
+            if mine:
+                _one_at_a_time.release()
+
     def _build(self) -> None:
-        if self._closed.is_set():
+        if self._held_up():
             return
         scratch = self._scratch("launchers")
         try:
@@ -163,10 +179,7 @@ class LauncherStock:
             sweep.remove(scratch)
 
     def _build_each(self, child: Child) -> None:
-        while self._taken:
-            self._free.wait()
-            if self._closed.is_set():
-                return
+        while self._taken and not self._held_up():
             with self._lock:
                 signature = self._taken.pop(0)
                 self._known[signature] = ""
@@ -174,3 +187,11 @@ class LauncherStock:
             if told["failed"]:
                 log.info("no launcher for %s: %s", signature, told["failed"])
             self._known[signature] = told["name"]
+
+    def _held_up(self) -> bool:
+        """Whether no compiler is to be started now. What was taken is given back: no other desk waits meanwhile."""
+        with self._lock:
+            if self._free.is_set() and not self._closed.is_set():
+                return False
+            self._pending, self._taken = self._taken + self._pending, []
+            return True

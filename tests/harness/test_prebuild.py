@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from fk_core.prebuild import Prebuild
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome
 from fk_core.sandbox import levels, sweep, triton_stubs
+from fk_core.sandbox.launch import Child
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
 from tests.harness import kit
@@ -169,16 +171,23 @@ def test_closing_the_desk_ends_the_process_that_builds_launchers(
     desk: GpuDesk, zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher_stock, "compiles_launchers", lambda version: True)
-    with desk.launchers.paused():
-        desk.launchers.offer([("i32", "fp32")])
-        deadline = time.monotonic() + 20.0
-        while desk.launchers._child is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        child = desk.launchers._child
-        assert child is not None
-        assert child.alive()
-        desk.launchers.close()
-        assert not child.alive()
+    start = desk.launchers._start
+
+    def hanging(scratch: Path) -> Child:
+        child = start(scratch)
+        os.kill(child.pid, signal.SIGSTOP)
+        return child
+
+    monkeypatch.setattr(desk.launchers, "_start", hanging)
+    desk.launchers.offer([("i32", "fp32")])
+    deadline = time.monotonic() + 20.0
+    while not desk.launchers._known and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child = desk.launchers._child
+    assert child is not None
+    assert child.alive()
+    desk.launchers.close()
+    assert not child.alive()
     assert not list(desk.run.path.glob("launchers-*"))
 
 

@@ -266,6 +266,97 @@ def test_no_compiler_starts_while_it_is_paused(place: Place) -> None:
     assert place.asked == [ONE]
 
 
+def test_one_that_is_paused_holds_up_no_other(place: Place) -> None:
+    """Neither before its process starts nor in the middle of what it was to build."""
+    other = place.another()
+    begun, gate = threading.Event(), threading.Event()
+
+    def waits(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
+        if signature == ONE:
+            begun.set()
+            gate.wait(10.0)
+        return builds(signature, cache)
+
+    def others(signature: tuple[str, ...]) -> bool:
+        other.offer([signature])
+        deadline = time.monotonic() + 5.0
+        while name_of(signature) not in place.kept() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return name_of(signature) in place.kept()
+
+    place.answer = waits
+    place.stock.offer([ONE, TWO])
+    assert begun.wait(5.0)
+    with place.stock.paused():
+        gate.set()
+        assert others(("fp32",))
+        assert place.asked == [ONE, ("fp32",)]
+        assert place.stock._child is None, "no process idles meanwhile"
+        place.stock.offer([THREE, TWO])
+        assert others(("fp64",))
+        assert place.asked == [ONE, ("fp32",), ("fp64",)]
+    place.settle()
+    assert place.asked[3:] == [TWO, THREE]
+
+
+def test_no_process_is_started_by_one_that_was_paused_while_another_built(place: Place) -> None:
+    with launcher_stock._one_at_a_time:
+        place.stock.offer([ONE])
+        deadline = time.monotonic() + 5.0
+        while place.stock._pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+        pause = place.stock.paused()
+        pause.__enter__()
+    time.sleep(0.2)
+    assert place.started == 0
+    pause.__exit__(None, None, None)
+    place.settle()
+    assert place.asked == [ONE]
+
+
+def test_closing_does_not_wait_for_others(place: Place) -> None:
+    with launcher_stock._one_at_a_time:
+        place.stock.offer([ONE])
+        worker = place.stock._worker
+        assert worker is not None
+        deadline = time.monotonic() + 5.0
+        while place.stock._pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+        began = time.monotonic()
+        place.stock.close()
+        assert time.monotonic() - began < 1.0
+        assert not worker.is_alive()
+    assert place.started == 0
+
+
+def test_one_that_is_paused_after_it_was_closed_ends_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process had answered just before it was killed."""
+    monkeypatch.setattr(Process, "kill", lambda process: None)
+    begun, gate = threading.Event(), threading.Event()
+
+    def hangs(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
+        begun.set()
+        gate.wait(10.0)
+        return builds(signature, cache)
+
+    place.answer = hangs
+    place.stock.offer([ONE, TWO])
+    worker = place.stock._worker
+    assert worker is not None
+    assert begun.wait(5.0)
+    closing = threading.Thread(target=place.stock.close)
+    closing.start()
+    assert place.stock._closed.wait(5.0)
+    with place.stock.paused():
+        gate.set()
+        closing.join(5.0)
+        worker.join(1.0)
+        assert not worker.is_alive()
+    assert place.asked == [ONE]
+
+
 def test_two_never_build_at_once(place: Place) -> None:
     """Not even for two devices of one harness."""
     at_work: list[int] = []
