@@ -18,6 +18,7 @@ from fk_core import launcher_stock, prebuild
 from fk_core.child.triton_version import compiles_launchers
 from fk_core.desk import Desk
 from fk_core.harness import Harness
+from fk_core.measure import Stopwatch
 from fk_core.prebuild import Prebuild
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome
@@ -235,6 +236,30 @@ def test_a_validation_waits_for_cases_and_ends_it(
     assert (report.outcome is Outcome.PASSED) is (source is kit.GOOD)
     assert list(dict.fromkeys(Noted.told)) == told
     assert Noted.told.count("close") == 1
+
+
+def test_captures_are_given_up_even_if_builders_can_not_be_ended(
+    shared: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stubborn(Noted):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("planted")
+
+    closed: list[Stopwatch] = []
+    real = Stopwatch.close
+
+    def close(self: Stopwatch) -> None:
+        closed.append(self)
+        real(self)
+
+    monkeypatch.setattr(Noted, "told", [])
+    monkeypatch.setattr(prebuild, "worthwhile", lambda source, desk: True)
+    monkeypatch.setattr(prebuild, "Prebuild", Stubborn)
+    monkeypatch.setattr(Stopwatch, "close", close)
+    report = shared.validate(kit.request(kit.WRONG))
+    assert report.outcome is Outcome.HARNESS_FAULT
+    assert Noted.told.count("close") == len(closed) > 0
 
 
 @pytest.mark.parametrize("broken", [False, True])
