@@ -32,6 +32,7 @@ MOST_SIGNATURES = 32
 MOST_ARGUMENTS = 256
 BUILD_S = 60.0
 _MOST_KNOWN = 4096
+_SLICE_S = 0.1
 _INTEGERS = {f"{sign}{bits}" for sign in "iu" for bits in (1, 8, 16, 32, 64)}
 _FLOATS = {"fp16", "bf16", "fp32", "fp64"}
 _FP8 = {"fp8e4nv", "fp8e4b8", "fp8e4b15", "fp8e5", "fp8e5b16"}
@@ -72,8 +73,10 @@ class LauncherStock:
         self._start, self._scratch = start, scratch
         self._lock = threading.Lock()
         self._known: dict[Signature, str] = {}
-        """Names of launchers that were built, empty where one could not be."""
+        """Names of launchers that were built, empty where one could not be, or where the process died of it."""
         self._pending: list[Signature] = []
+        self._taken: list[Signature] = []
+        """What the worker is about to build."""
         self._worker: threading.Thread | None = None
         self._child: Child | None = None
         self._closed = threading.Event()
@@ -87,7 +90,8 @@ class LauncherStock:
         with self._lock:
             if self._closed.is_set():
                 return
-            self._pending += [s for s in signatures if not self._has(s) and s not in self._pending]
+            queued = {*self._pending, *self._taken}
+            self._pending += [s for s in dict.fromkeys(signatures) if s not in queued and not self._has(s)]
             if self._pending and self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="fk-launchers", daemon=True)
                 self._worker.start()
@@ -95,7 +99,9 @@ class LauncherStock:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """No compiler is started inside the block; one that runs already takes a fraction of a second more."""
-        self._free.clear()
+        with self._lock:
+            if not self._closed.is_set():
+                self._free.clear()
         try:
             yield
         finally:
@@ -103,9 +109,9 @@ class LauncherStock:
 
     def close(self) -> None:
         """End what is being built; nothing is built after this."""
-        self._closed.set()
-        self._free.set()
         with self._lock:
+            self._closed.set()
+            self._free.set()
             self._pending.clear()
             child, worker = self._child, self._worker
         if child is not None:
@@ -119,27 +125,42 @@ class LauncherStock:
         return name is not None and (not name or triton_stubs.wanted(self.settings, name))
 
     def _work(self) -> None:
-        while batch := self._next():
+        while self._next():
             try:
-                with _one_at_a_time:
-                    self._build(batch)
+                with self._turn() as mine:
+                    if mine:
+                        self._build()
             except Exception as error:  # noqa: BLE001 - none of it may touch a job
                 log.info("launchers were not built: %s: %s", type(error).__name__, error)
+                # What was not come to is forgotten: whoever needs it offers it again.
+                with self._lock:
+                    self._taken = []
 
-    def _next(self) -> list[Signature]:
-        """What is to be built, empty where the worker is to end. What is given out once is not built again."""
+    def _next(self) -> bool:
+        """Take what is to be built, once it may be; False where the worker is to end."""
+        self._free.wait()
         with self._lock:
-            batch, self._pending = self._pending, []
-            if self._closed.is_set() or not batch:
+            self._taken, self._pending = self._pending, []
+            if self._closed.is_set() or not self._taken:
                 self._worker = None
-                return []
+                return False
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
-            self._known |= dict.fromkeys(batch, "")
-            return batch
+            return True
 
-    def _build(self, batch: list[Signature]) -> None:
-        if self._closed.is_set():
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Wait until no other desk's builds; False where this one was closed meanwhile."""
+        while not (mine := _one_at_a_time.acquire(timeout=_SLICE_S)) and not self._closed.is_set():
+            pass
+        try:
+            yield mine
+        finally:
+            if mine:
+                _one_at_a_time.release()
+
+    def _build(self) -> None:
+        if self._held_up():
             return
         scratch = self._scratch("launchers")
         try:
@@ -148,7 +169,7 @@ class LauncherStock:
             try:
                 with self._lock:
                     self._child = child
-                self._build_each(child, batch)
+                self._build_each(child)
             finally:
                 child.kill()
                 with self._lock:
@@ -157,12 +178,20 @@ class LauncherStock:
         finally:
             sweep.remove(scratch)
 
-    def _build_each(self, child: Child, batch: list[Signature]) -> None:
-        for signature in batch:
-            self._free.wait()
-            if self._closed.is_set():
-                return
+    def _build_each(self, child: Child) -> None:
+        while self._taken and not self._held_up():
+            with self._lock:
+                signature = self._taken.pop(0)
+                self._known[signature] = ""
             told = child.ask({"do": "build", "signature": list(signature)}, BUILD_S).body
             if told["failed"]:
                 log.info("no launcher for %s: %s", signature, told["failed"])
             self._known[signature] = told["name"]
+
+    def _held_up(self) -> bool:
+        """Whether no compiler is to be started now. What was taken is given back: no other desk waits meanwhile."""
+        with self._lock:
+            if self._free.is_set() and not self._closed.is_set():
+                return False
+            self._pending, self._taken = self._taken + self._pending, []
+            return True

@@ -117,7 +117,7 @@ class Validation:
     tried: int = 0
     answer: ValidateReport | None = None
     """That of the record, where there was no need to run."""
-    ahead: prebuild.Prebuild | None = None
+    prebuilding: prebuild.Prebuild | None = None
 
     # -- what is tried, and what becomes of it ---------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Validation:
             with self.h.clock("correctness"):
                 calls.judge_all()
                 self.h.flags = judge.ask("flags").body["flags"]
-                self._end_ahead()
+                self._end_prebuild()
             self.h.correct()
             with self.h.clock("timing"), self.desk.launchers.paused(), self._undisturbed(trial, lease):
                 measured = stopwatch.all_cases(lease)
@@ -289,8 +289,10 @@ class Validation:
             self.h.measured = measured
             judge.post("close")  # it forgets the job while the candidate's process ends
         finally:
-            self._end_ahead()
-            stopwatch.close()
+            try:
+                self._end_prebuild()
+            finally:
+                stopwatch.close()
 
     def _open(self, judge: JudgeSession) -> Ticket:
         """Have the judge plan the job."""
@@ -313,35 +315,35 @@ class Validation:
             self.h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
             keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
             trial.leave = left_out(trial.domain, opened.body["probes"])
-            self._build_ahead(trial, opened)
+            self._prebuild(trial, opened)
             stopwatch.plan(self.h.cases, keys)
 
             def work() -> bool:
                 return trial.ahead(answers=False) or stopwatch.baseline() or trial.ahead(answers=True)
 
             trial.end_load(loading, work)
-            if self.ahead is not None:
-                while not self.ahead.has_cases() and work():
+            if self.prebuilding is not None:
+                while not self.prebuilding.has_cases() and work():
                     trial.check()
-                self.ahead.wait_for_cases()
+                self.prebuilding.wait_for_cases()
         except BaseException:
             opened.close_fds()
             raise
         trial.open(opened)
 
-    def _build_ahead(self, trial: Trial, opened: Frame) -> None:
+    def _prebuild(self, trial: Trial, opened: Frame) -> None:
         """Kernels are compiled while the candidate starts; those of later modules go on being compiled meanwhile."""
         source = self.h.request.source
         if self.spawn is None and prebuild.worthwhile(source, self.desk):
-            self.ahead = prebuild.Prebuild(
+            self.prebuilding = prebuild.Prebuild(
                 self.desk, source, trial.scratch, trial.child.uid, opened.body["builds"], self.stop.event
             )
-            trial.before_make = self.ahead.before_make
+            trial.before_make = self.prebuilding.before_make
 
-    def _end_ahead(self) -> None:
-        ahead, self.ahead = self.ahead, None
-        if ahead is not None:
-            ahead.close()
+    def _end_prebuild(self) -> None:
+        prebuilding, self.prebuilding = self.prebuilding, None
+        if prebuilding is not None:
+            prebuilding.close()
 
     def _throttled(self) -> tuple[str, ...]:
         """What holds the GPU's clocks down at the moment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from fk_core import launcher_stock, prebuild
 from fk_core.child.triton_version import compiles_launchers
 from fk_core.desk import Desk
 from fk_core.harness import Harness
+from fk_core.measure import Stopwatch
 from fk_core.prebuild import Prebuild
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome
 from fk_core.sandbox import levels, sweep, triton_stubs
+from fk_core.sandbox.launch import Child
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import Settings
 from tests.harness import kit
@@ -120,7 +123,7 @@ def test_what_cases_need_is_there_while_another_builder_hangs(desk: GpuDesk) -> 
         assert kernels(ahead.cache) >= 2
         ahead.before_make(row(block=256)["key"])
         assert kernels(ahead.cache) == 4
-        assert not list(ahead.kept.rglob("*.cubin"))
+        assert kernels(ahead.kept) == 4
     finally:
         ahead.close()
     assert kernels(ahead.kept) == 4
@@ -169,16 +172,23 @@ def test_closing_the_desk_ends_the_process_that_builds_launchers(
     desk: GpuDesk, zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher_stock, "compiles_launchers", lambda version: True)
-    with desk.launchers.paused():
-        desk.launchers.offer([("i32", "fp32")])
-        deadline = time.monotonic() + 20.0
-        while desk.launchers._child is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        child = desk.launchers._child
-        assert child is not None
-        assert child.alive()
-        desk.launchers.close()
-        assert not child.alive()
+    start = desk.launchers._start
+
+    def hanging(scratch: Path) -> Child:
+        child = start(scratch)
+        os.kill(child.pid, signal.SIGSTOP)
+        return child
+
+    monkeypatch.setattr(desk.launchers, "_start", hanging)
+    desk.launchers.offer([("i32", "fp32")])
+    deadline = time.monotonic() + 20.0
+    while not desk.launchers._known and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child = desk.launchers._child
+    assert child is not None
+    assert child.alive()
+    desk.launchers.close()
+    assert not child.alive()
     assert not list(desk.run.path.glob("launchers-*"))
 
 
@@ -228,6 +238,30 @@ def test_a_validation_waits_for_cases_and_ends_it(
     assert Noted.told.count("close") == 1
 
 
+def test_captures_are_given_up_even_if_builders_can_not_be_ended(
+    shared: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stubborn(Noted):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("planted")
+
+    closed: list[Stopwatch] = []
+    real = Stopwatch.close
+
+    def close(self: Stopwatch) -> None:
+        closed.append(self)
+        real(self)
+
+    monkeypatch.setattr(Noted, "told", [])
+    monkeypatch.setattr(prebuild, "worthwhile", lambda source, desk: True)
+    monkeypatch.setattr(prebuild, "Prebuild", Stubborn)
+    monkeypatch.setattr(Stopwatch, "close", close)
+    report = shared.validate(kit.request(kit.WRONG))
+    assert report.outcome is Outcome.HARNESS_FAULT
+    assert Noted.told.count("close") == len(closed) > 0
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_what_an_earlier_run_has_built_is_not_built_again(
     desk: GpuDesk, monkeypatch: pytest.MonkeyPatch, broken: bool
@@ -237,7 +271,7 @@ def test_what_an_earlier_run_has_built_is_not_built_again(
     settled(first)
     first.close()
     if broken:
-        (first.kept / "rows.json").write_text("[[", encoding="utf-8")
+        first.kept.with_suffix(".json").write_text("[[", encoding="utf-8")
     started: list[Path] = []
     real = desk.builder
 

@@ -196,7 +196,7 @@ def test_what_was_refused_is_not_tried_again(place: Place) -> None:
 
 
 def test_a_process_that_dies_takes_nothing_with_it(place: Place) -> None:
-    """What was built before stays; the harness goes on, and does not fall into the same hole again."""
+    """What was built before stays, what was not come to is tried again, and the harness falls into no hole twice."""
 
     def dies(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
         if signature == TWO:
@@ -210,17 +210,40 @@ def test_a_process_that_dies_takes_nothing_with_it(place: Place) -> None:
     assert not list(place.root.glob("launchers-*"))
     place.stock.offer([ONE, TWO, THREE])
     place.settle()
-    assert place.started == 1
+    assert place.started == 2
+    assert place.asked == [ONE, TWO, THREE]
+    assert place.kept() == sorted([name_of(ONE), name_of(THREE)])
 
 
-def test_a_zygote_that_is_gone_is_no_matter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zygote_that_is_gone_is_no_matter(place: Place) -> None:
     def gone(scratch: Path) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(place.stock, "_start", gone)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place.stock, "_start", gone)
+        place.stock.offer([ONE])
+        place.settle()
+    assert not list(place.root.glob("launchers-*"))
     place.stock.offer([ONE])
     place.settle()
-    assert not list(place.root.glob("launchers-*"))
+    assert place.kept() == [name_of(ONE)]
+
+
+def test_what_is_about_to_be_built_is_not_taken_twice(place: Place) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def waits(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
+        begun.set()
+        gate.wait(10.0)
+        return builds(signature, cache)
+
+    place.answer = waits
+    place.stock.offer([ONE, TWO, TWO])
+    assert begun.wait(5.0)
+    place.stock.offer([ONE, TWO, THREE])
+    gate.set()
+    place.settle()
+    assert place.asked == [ONE, TWO, THREE]
 
 
 def test_what_was_dropped_is_built_again(place: Place) -> None:
@@ -240,6 +263,97 @@ def test_no_compiler_starts_while_it_is_paused(place: Place) -> None:
         time.sleep(0.2)
         assert place.asked == []
     place.settle()
+    assert place.asked == [ONE]
+
+
+def test_one_that_is_paused_holds_up_no_other(place: Place) -> None:
+    """Neither before its process starts nor in the middle of what it was to build."""
+    other = place.another()
+    begun, gate = threading.Event(), threading.Event()
+
+    def waits(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
+        if signature == ONE:
+            begun.set()
+            gate.wait(10.0)
+        return builds(signature, cache)
+
+    def others(signature: tuple[str, ...]) -> bool:
+        other.offer([signature])
+        deadline = time.monotonic() + 5.0
+        while name_of(signature) not in place.kept() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return name_of(signature) in place.kept()
+
+    place.answer = waits
+    place.stock.offer([ONE, TWO])
+    assert begun.wait(5.0)
+    with place.stock.paused():
+        gate.set()
+        assert others(("fp32",))
+        assert place.asked == [ONE, ("fp32",)]
+        assert place.stock._child is None, "no process idles meanwhile"
+        place.stock.offer([THREE, TWO])
+        assert others(("fp64",))
+        assert place.asked == [ONE, ("fp32",), ("fp64",)]
+    place.settle()
+    assert place.asked[3:] == [TWO, THREE]
+
+
+def test_no_process_is_started_by_one_that_was_paused_while_another_built(place: Place) -> None:
+    with launcher_stock._one_at_a_time:
+        place.stock.offer([ONE])
+        deadline = time.monotonic() + 5.0
+        while place.stock._pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+        pause = place.stock.paused()
+        pause.__enter__()
+    time.sleep(0.2)
+    assert place.started == 0
+    pause.__exit__(None, None, None)
+    place.settle()
+    assert place.asked == [ONE]
+
+
+def test_closing_does_not_wait_for_others(place: Place) -> None:
+    with launcher_stock._one_at_a_time:
+        place.stock.offer([ONE])
+        worker = place.stock._worker
+        assert worker is not None
+        deadline = time.monotonic() + 5.0
+        while place.stock._pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+        began = time.monotonic()
+        place.stock.close()
+        assert time.monotonic() - began < 1.0
+        assert not worker.is_alive()
+    assert place.started == 0
+
+
+def test_one_that_is_paused_after_it_was_closed_ends_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process had answered just before it was killed."""
+    monkeypatch.setattr(Process, "kill", lambda process: None)
+    begun, gate = threading.Event(), threading.Event()
+
+    def hangs(signature: tuple[str, ...], cache: Path) -> dict[str, Any]:
+        begun.set()
+        gate.wait(10.0)
+        return builds(signature, cache)
+
+    place.answer = hangs
+    place.stock.offer([ONE, TWO])
+    worker = place.stock._worker
+    assert worker is not None
+    assert begun.wait(5.0)
+    closing = threading.Thread(target=place.stock.close)
+    closing.start()
+    assert place.stock._closed.wait(5.0)
+    with place.stock.paused():
+        gate.set()
+        closing.join(5.0)
+        worker.join(1.0)
+        assert not worker.is_alive()
     assert place.asked == [ONE]
 
 

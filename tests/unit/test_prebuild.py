@@ -126,6 +126,7 @@ class Builder:
         entry = call["entry"]
         with self.desk.lock:
             self.desk.asked.append(entry)
+            self.desk.shapes.append(call["inputs"])
         answer = self.desk.answer(entry) if entry not in self.desk.hang else None
         if answer is None:
             self.killed.wait(20.0)
@@ -151,6 +152,7 @@ class Workshop:
         self.answer: Answer = well
         self.hang: set[str] = set()
         self.asked: list[str] = []
+        self.shapes: list[list[list[list[int]]]] = []
         self.offered: list[list[tuple[str, ...]]] = []
         self.builders: list[Builder] = []
         self.job = root / "job"
@@ -191,6 +193,13 @@ def settled(ahead: Prebuild) -> None:
     for thread in ahead._threads:
         thread.join(10.0)
         assert not thread.is_alive()
+
+
+def build_all(desk: Workshop, *rows: dict[str, Any]) -> Prebuild:
+    ahead = desk.begin(*rows)
+    settled(ahead)
+    ahead.close()
+    return ahead
 
 
 def quick(waiting: Callable[[], None], most_s: float = 1.0) -> bool:
@@ -278,6 +287,40 @@ def test_builders_that_die_are_not_waited_for(desk: Workshop) -> None:
     ahead.close()
 
 
+@pytest.mark.parametrize(
+    "end", [ChildGone("the process ended", "signal 11 (SIGSEGV)", "", None), wire.TimedOut("planted"), OSError("full")]
+)
+def test_a_row_whose_builder_ended_is_not_waited_for(desk: Workshop, end: Exception) -> None:
+    """Not even while others build on."""
+    begun = threading.Event()
+
+    def answer(entry: str) -> Any:
+        if entry == "case" and begun.wait(10.0):
+            raise end
+        begun.set()
+
+    desk.answer = answer
+    ahead = desk.begin(row("case", case=True), row("slow"))
+    assert quick(ahead.wait_for_cases)
+    assert ahead.has_cases()
+    assert ahead._at_work
+    ahead.close()
+    desk.answer = well
+    build_all(desk, row("case", case=True), row("slow"))
+    assert sorted(desk.asked) == ["case", "case", "slow", "slow"], "what did not succeed is built again"
+
+
+def test_what_failed_is_settled_but_not_built(desk: Workshop) -> None:
+    desk.answer = lambda entry: {"done": int(entry == "well"), "failed": "MemoryError: " * (entry != "well")}
+    rows = [row("badly", case=True), row("well", case=True)]
+    ahead = desk.begin(*rows)
+    assert quick(ahead.wait_for_cases)
+    settled(ahead)
+    ahead.close()
+    build_all(desk, *rows)
+    assert sorted(desk.asked) == ["badly", "badly", "well"]
+
+
 def test_builders_that_do_not_start_are_not_waited_for(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(source: str, scratch: Path) -> Any:
         raise ZygoteDied("planted")
@@ -288,19 +331,137 @@ def test_builders_that_do_not_start_are_not_waited_for(desk: Workshop, monkeypat
     ahead.close()
 
 
-def test_what_was_built_is_kept_after_the_last_row(desk: Workshop) -> None:
+def test_what_builders_leave_is_kept_as_rows_end(desk: Workshop) -> None:
     """Without anybody waiting, and for the next run of the same source only."""
-    ahead = desk.begin(row("one", case=True), row("two"))
-    settled(ahead)
+    desk.hang = {"late"}
+    ahead = desk.begin(row("one", case=True), row("two", case=True), row("late"))
+    ahead.wait_for_cases()
     assert desk.kernels(ahead.kept) == ["Kone", "Ktwo"]
-    (desk.job / "triton" / "Kthree").mkdir()
-    (desk.job / "triton" / "Kthree" / "kernel.cubin").write_bytes(b"made by the candidate later")
     ahead.close()
-    assert desk.kernels(ahead.kept) == ["Kone", "Ktwo"], "kept once"
     again = desk.begin(row("one", case=True))
-    assert "Ktwo" in desk.kernels(again.cache)
+    assert desk.kernels(again.cache) == ["Kone", "Ktwo"]
     settled(again)
     again.close()
+
+
+@pytest.mark.parametrize("late", [{"late"}, set()])
+def test_nothing_is_kept_of_what_the_candidate_leaves(desk: Workshop, late: set[str]) -> None:
+    """Whether the run ends before all is built or not: the candidate has seen inputs."""
+    desk.hang = late
+    seen = desk.job / "triton" / "Kseen"
+    seen.mkdir(parents=True)
+    (seen / "early.cubin").write_bytes(b"inputs seen")
+    ahead = desk.begin(row("one", case=True), row("late"))
+    ahead.wait_for_cases()
+    (seen / "kernel.cubin").write_bytes(b"inputs seen")
+    if not late:
+        settled(ahead)
+    ahead.close()
+    assert "Kseen" not in desk.kernels(ahead.kept)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "built"),
+    [
+        ([[[7, 64], [7]]], []),
+        ([[[7, 64], [7]], [[7, 96], [7]], [[7, 32], [7]], [[9, 96], [7]]], [[[7, 96], [7]], [[9, 96], [7]]]),
+        ([[[64, 64], [7]]], []),
+        ([[[7, 64], [9]]], [[[7, 64], [9]]]),
+        ([[[3, 7, 64], [7]]], [[[3, 7, 64], [7]]]),
+    ],
+)
+def test_a_later_run_builds_for_new_inputs_only(desk: Workshop, inputs: Any, built: Any) -> None:
+    """Whatever their number of rows. One dimension is no number of rows: it may be a width."""
+    first = row("one", case=True) | {"inputs": [[[1, 64], [7]], [[1, 32], [7]]]}
+    build_all(desk, first)
+    desk.shapes.clear()
+    rows = [row("one", case=True) | {"inputs": inputs}, first]
+    build_all(desk, *rows)
+    assert desk.shapes == ([built] if built else [])
+    build_all(desk, *rows)
+    assert desk.shapes == ([built] if built else []), "both runs are remembered"
+    others = [first | {"key": "another"}, first | {"form": "residual"}]
+    desk.shapes.clear()
+    build_all(desk, *others)
+    assert desk.shapes == [first["inputs"]] * 2
+
+
+def test_what_can_not_be_copied_is_built_again(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = build_all(desk, row("one"))
+    real = prebuild.copy_cache
+
+    def fails(source: Path, *rest: Any) -> int:
+        if source == ahead.kept:
+            raise OSError("planted")
+        return real(source, *rest)
+
+    monkeypatch.setattr(prebuild, "copy_cache", fails)
+    build_all(desk, row("one"))
+    assert desk.asked == ["one", "one"]
+
+
+@pytest.mark.parametrize("text", ["[[", "7", "[[1]]", '{"one": 1}', "null", '"one"', ""])
+def test_a_list_that_can_not_be_read_lists_nothing(desk: Workshop, text: str) -> None:
+    ahead = build_all(desk, row("one"))
+    ahead.kept.with_suffix(".json").write_text(text, encoding="utf-8")
+    build_all(desk, row("one"))
+    build_all(desk, row("one"))
+    assert desk.asked == ["one", "one"]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "list.json", ".json"])
+def test_names_that_builders_choose_do_not_block_the_list(desk: Workshop, name: str) -> None:
+    def answer(entry: str) -> Any:
+        (desk.builders[-1].scratch / "triton" / name).mkdir(parents=True)
+        return well(entry)
+
+    desk.answer = answer
+    for n in range(3):
+        ahead = build_all(desk, row(f"n{n}"))
+    build_all(desk, *[row(f"n{n}") for n in range(3)])
+    assert len(desk.asked) == 3
+    assert {p.name for p in ahead.kept.iterdir()} == {name, "Kn0", "Kn1", "Kn2"}
+    assert set(ahead.kept.parent.iterdir()) == {ahead.kept, ahead.kept.with_suffix(".json")}
+
+
+def test_a_list_that_can_not_be_written_leaves_no_part(desk: Workshop) -> None:
+    ahead = desk.begin(row("one"))
+    settled(ahead)
+    ahead.kept.with_suffix(".json").unlink()
+    ahead.kept.with_suffix(".json").mkdir()
+    ahead.close()
+    build_all(desk, row("two"))
+    assert set(ahead.kept.parent.iterdir()) == {ahead.kept, ahead.kept.with_suffix(".json")}
+
+
+def test_where_nothing_can_be_kept_the_candidate_is_served_all_the_same(
+    desk: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    kept = prebuild._store(desk, "the source")  # type: ignore[arg-type]
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"in the way")
+    build_all(desk, row("one"), row("two"))
+    assert desk.kernels() == ["Kone", "Ktwo"]
+    kept.unlink()
+    build_all(desk, row("one"), row("two"))
+    assert len(desk.asked) == 4, "what is not kept is not listed"
+
+
+def test_the_oldest_builds_go_with_all_that_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in use stay, even if nothing new was built for them."""
+    for age, name in enumerate(["new", "old", "used", "older"]):
+        (tmp_path / name / "Kone").mkdir(parents=True)
+        prebuild._extend_list(tmp_path / name, {"one"})
+        (tmp_path / f".{name}.1a2b3c4d").touch()
+        for path in (tmp_path / name, *tmp_path.glob(f"{name}.json"), *tmp_path.glob(f".{name}.*")):
+            os.utime(path, (1e9 - age, 1e9 - age))
+    monkeypatch.setattr(prebuild, "KEPT", 3)
+    prebuild._extend_list(tmp_path / "used", set())
+    prebuild._extend_list(tmp_path / "another", {"one"})
+    stay = {f"{name}{end}" for name in ("another", "used", "new") for end in ("", ".json")} - {"another"}
+    assert {path.name for path in tmp_path.iterdir()} == stay | {".used.1a2b3c4d", ".new.1a2b3c4d"}
+    assert prebuild._read_list(tmp_path / "used") == {"one"}
 
 
 def test_signatures_are_offered_once_all_have_answered(desk: Workshop) -> None:
