@@ -248,7 +248,7 @@ def run(arguments: list[str]) -> int:
         code = app(args=arguments, prog_name="fk", standalone_mode=False)
     except FkError as error:
         return _failed(as_json, error.exit_code, error.code, error.message, error.hint)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return _failed(as_json, 3, "cancelled", "interrupted", "")
     except _USAGE_ERROR as error:
         say, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
@@ -257,7 +257,13 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  the last resort: it is shown, with its traceback and exit code 3
         traceback.print_exc()
         return _failed(as_json, 3, "harness_fault", f"{type(error).__name__}: {error}", "This is a fault of FK")
+    if code == _INTERRUPTED:
+        return _failed(as_json, 3, "cancelled", "interrupted", "")
     return code if isinstance(code, int) else 0
+
+
+_INTERRUPTED = 130
+"""What typer makes of Ctrl-C."""
 
 
 def _failed(as_json: bool, code: int, kind: str, message: str, hint: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from fk_core import __version__, verdict
 from fk_core.domain import share
 from fk_core.hearing import Hearing
+from fk_core.plain import clean_text
 from fk_core.records.report import CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
 from fk_core.settings import Settings
 
@@ -70,8 +71,14 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
         machine=h.machine,
         case_set=f"{h.request.cases}: {len(h.cases) + len(h.outside)} cases for {h.device.kind}",
         source_sha256=hashlib.sha256(h.request.source.encode("utf-8", "replace")).hexdigest(),
-        log_tail=h.log_tail if not passed else "",
+        log_tail=_log(h) if not passed else "",
     )
+
+
+def _log(h: Hearing) -> str:
+    """What there is to read of a failure: the exception and its traceback, then the end of what was printed."""
+    _, _, exception = h.reason.partition("\n")
+    return "\n".join(part for part in (clean_text(exception.strip()), h.log_tail) if part)
 
 
 def _no_winner(h: Hearing) -> str:

@@ -24,6 +24,7 @@ class Hearing:
     reports: dict[str, CaseReport] = field(default_factory=dict)
     outcome: Outcome = Outcome.PASSED
     reason: str = ""
+    """Its first line is what a summary shows; further ones quote the candidate's exception."""
     evidence: list[Evidence] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     measured: list[CaseTiming] = field(default_factory=list)

@@ -19,7 +19,7 @@ from fk_core.eager import EagerTimer
 from fk_core.fault import CandidateFault, host_fault, stream_fault
 from fk_core.gated import GatedTimer
 from fk_core.judge_session import JudgeSession
-from fk_core.leases.base import Lease
+from fk_core.leases.base import Lease, waiting
 from fk_core.prepared import Prepared, forged, turn_order
 from fk_core.records.claims import CaptureClaim, FullTurn, LayoutClaim, Nothing, PlainTurn
 from fk_core.records.report import Evidence, Outcome
@@ -111,7 +111,7 @@ class Stopwatch:
                 self._lay_out(group)
             if number or self.cpu:
                 prepared = self._prepare_all(_no_work)
-            with exclusive(lease, self.trial):
+            with exclusive(lease, self.trial, self.progress):
                 if self.cpu:
                     self._time_cpu(prepared)
                 else:
@@ -379,9 +379,11 @@ def _no_work() -> bool:
 
 
 @contextlib.contextmanager
-def exclusive(lease: Lease, trial: Trial) -> Iterator[None]:
+def exclusive(lease: Lease, trial: Trial, progress: Progress) -> Iterator[None]:
     """Hold the device alone for a while."""
-    lease.upgrade("exclusive", cancel=trial.cancel)
+    lease.upgrade(
+        "exclusive", cancel=trial.cancel, on_wait=lambda place, holders: progress(waiting(place, holders), None)
+    )
     try:
         yield
     finally:

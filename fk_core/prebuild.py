@@ -40,6 +40,8 @@ BUILD_S = 60.0
 WAIT_S = 6.0
 """How long a candidate that is ready waits for builders, all in all; then it compiles the rest itself."""
 KEPT = 256
+_MOST_BYTES = 64 << 20
+"""Of what one builder may leave: a kernel with its stages takes some hundred KB."""
 _LAYOUT = "2"
 """Part of the name of what is kept: what was kept in another way is not used, and goes in time."""
 _SLICE_S, _END_S = 0.05, 2.0
@@ -85,7 +87,7 @@ class Prebuild:
         # The list first: what another run of the source adds to it meanwhile may come too late to be copied.
         known = _read_list(self.kept)
         try:
-            copy_cache(self.kept, self.cache, owner)
+            copy_cache(self.kept, self.cache, owner, most_bytes=_MOST_BYTES)
         except OSError as error:
             log.info("nothing is used of an earlier build: %s", error)
             known = set()
@@ -130,7 +132,7 @@ class Prebuild:
             while (row := self._next()) is not None:
                 try:
                     well = self._build_row(child, row)
-                    copy_cache(scratch / "triton", self.cache, self.owner)
+                    copy_cache(scratch / "triton", self.cache, self.owner, most_bytes=_MOST_BYTES)
                     if self._keep_kernels(scratch / "triton") and well:
                         self._note(row)
                 finally:
@@ -150,7 +152,9 @@ class Prebuild:
     def _build_row(self, child: Child, row: dict[str, Any]) -> bool:
         """Whether the builder says that all went well."""
         call = {name: value for name, value in row.items() if name not in ("key", "form", "case")}
-        told = child.ask({"do": "build", "calls": [call]}, BUILD_S).body
+        answer = child.ask({"do": "build", "calls": [call]}, BUILD_S)
+        answer.close_fds()  # nobody asked for any, but the source's own code may send some
+        told = answer.body
         if told.get("failed"):
             log.info("ahead-of-time build of %s: %s", row["key"], str(told["failed"])[:300])
         with self._changed:
@@ -160,7 +164,7 @@ class Prebuild:
     def _keep_kernels(self, cache: Path) -> bool:
         """Put away what a builder has compiled; whether that could be done."""
         try:
-            copy_cache(cache, self.kept)
+            copy_cache(cache, self.kept, most_bytes=_MOST_BYTES)
         except OSError as error:
             log.info("a build could not be kept: %s", error)
             return False

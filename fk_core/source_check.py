@@ -10,6 +10,9 @@ import ast
 import codecs
 import inspect
 import io
+import signal
+import subprocess
+import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,16 @@ from fk_core.records.task import CaseSpec, TaskSpec
 from fk_core.settings import Limits
 
 PLAIN_BASES = {"nn.Module", "torch.nn.Module", "Module"}
+_QUICK_CHARS = 16 << 10
+"""A text of so many characters is compiled in a fraction of a second, whatever it says."""
+_COMPILE_S, _COMPILE_WALL_S = 2, 60.0
+"""CPU seconds that a longer one may take, and how long to wait for them."""
+_COMPILE = """
+import ast, resource, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+compile(ast.parse(sys.stdin.buffer.read()), "<candidate>", "exec", dont_inherit=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -42,9 +55,15 @@ def check_source(
     unreadable = _readable(text, max_bytes) or _declares_utf8(text)
     if unreadable is not None:
         return [unreadable]
+    compiled = False
+    if len(text) > _QUICK_CHARS:
+        compiled, slow = _compiled_elsewhere(text)
+        if slow is not None:
+            return [slow]
     try:
         tree = ast.parse(text)
-        compile(tree, "<candidate>", "exec", dont_inherit=True)
+        if not compiled:
+            compile(tree, "<candidate>", "exec", dont_inherit=True)
     except SyntaxError as error:
         shown = (error.text or "").strip()[:120]
         at = f"line {error.lineno}: " if error.lineno else ""
@@ -59,6 +78,30 @@ def check_source(
         # Nested too deeply to walk, a number too long to print, two parameters of one name.
         said = str(error) or type(error).__name__
         return [Problem(Outcome.BUILD_FAILED, f"the classes of the file can't be read: {said}")]
+
+
+def _compiled_elsewhere(text: str) -> tuple[bool, Problem | None]:
+    """Compile a long text in a process of its own, since nothing else of this one runs while it compiles.
+
+    Gives whether it compiles, and a problem where that takes too long or ends the compiler.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _COMPILE, str(_COMPILE_S)],
+            input=text.encode("utf-8"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_COMPILE_WALL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False, None  # the machine is slow, which says nothing of the text
+    if done.returncode >= 0:
+        return done.returncode == 0, None
+    said = f"it ends Python's compiler with {signal.Signals(-done.returncode).name}"
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        said = f"it takes Python's compiler more than {_COMPILE_S} s; make it shorter or simpler"
+    return False, Problem(Outcome.BUILD_FAILED, f"the file can't be parsed: {said}")
 
 
 def _readable(text: str, max_bytes: int) -> Problem | None:

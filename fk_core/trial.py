@@ -144,7 +144,8 @@ class Trial:
             return CandidateFault(Outcome.CONTRACT_BROKEN, said.encode("utf-8", "replace").decode("utf-8"))
         told = ExceptionClaim.model_validate(body.get("exception"))
         evidence = self._weigh(told.findings)
-        text = f"{told.type}: {told.message}" + (f" ({told.where})" if told.where else "")
+        text = f"{told.type}: {_gist(told.message)}" + (f" ({told.where})" if told.where else "")
+        more = told.trace if _gist(told.message) == told.message.strip() else f"{told.message}\n{told.trace}"
         if evidence:
             return CandidateFault(outcome_of(evidence), f"{evidence[0].what}; then {text}", evidence)
         if (
@@ -152,10 +153,10 @@ class Trial:
             or "CUDA out of memory" in told.message
             or "can't allocate memory" in told.message
         ):
-            return CandidateFault(Outcome.OVER_LIMIT, f"out of memory: {text}")
+            return CandidateFault(Outcome.OVER_LIMIT, f"out of memory: {text}\n{more}")
         if do == "load":
-            return CandidateFault(Outcome.BUILD_FAILED, f"importing the file raised {text}\n{told.trace}")
-        return CandidateFault(Outcome.CRASHED, f"{_doing(do)} raised {text}\n{told.trace}")
+            return CandidateFault(Outcome.BUILD_FAILED, f"importing the file raised {text}\n{more}")
+        return CandidateFault(Outcome.CRASHED, f"{_doing(do)} raised {text}\n{more}")
 
     def _gone(self, error: ChildGone, do: str) -> CandidateFault | Cancelled:
         if self.cancel is not None and self.cancel.is_set():
@@ -248,6 +249,12 @@ class Trial:
     def made(self) -> list[str]:
         """Keys of the modules that were built."""
         return sorted(self._made)
+
+
+def _gist(message: str) -> str:
+    """The first line, and the last one where there are more: compilers end with the cause."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else ""
 
 
 def _doing(do: str) -> str:

@@ -29,13 +29,12 @@ from fk_core.errors import (
 from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
 from fk_core.judge_session import JudgeSession, NoMemory, Ticket
-from fk_core.leases.base import Lease, LeaseBackend
+from fk_core.leases.base import Lease, LeaseBackend, waiting
 from fk_core.leases.devices import shared_nvml
 from fk_core.leases.foreign import Registry
 from fk_core.leases.nvml import NoNvml
 from fk_core.measure import Stopwatch
 from fk_core.neighbours import Contended, Neighbours, strangers
-from fk_core.records.device import Holder
 from fk_core.records.report import Outcome, ValidateReport
 from fk_core.sandbox import sweep
 from fk_core.sandbox.launch import Child
@@ -175,16 +174,16 @@ class Validation:
 
     def _try(self, *, alone: bool) -> None:
         """The order matters: see ``fk_core.desk``."""
-        device, waiting = self.h.device, time.monotonic()
+        device, began = self.h.device, time.monotonic()
         self.progress("waiting for the device", None)
         with self.desk.turn(self.stop.event, lambda ahead: self.progress(f"waiting: {ahead} jobs are ahead", None)):
-            self.h.add("queue", time.monotonic() - waiting)
+            self.h.add("queue", time.monotonic() - began)
             lease = self.leases.acquire(
                 device,
                 "exclusive" if alone else "shared",
                 purpose=f"validate {self.h.spec.name}",
                 cancel=self.stop.event,
-                on_wait=lambda place, holders: self.progress(_waiting(place, holders), None),
+                on_wait=lambda place, holders: self.progress(waiting(place, holders), None),
                 on_overdue=self.stop.late,
             )
             try:
@@ -384,11 +383,6 @@ def _outcome_of(error: FkError) -> Outcome:
     if isinstance(error, MachineError):
         return Outcome.GPU_FAULT
     return Outcome.UNTESTABLE if isinstance(error, TaskBroken) else Outcome.HARNESS_FAULT
-
-
-def _waiting(place: int, holders: list[Holder]) -> str:
-    held = ", ".join(f"{x.purpose or 'pid'} ({x.pid})" for x in holders[:3])
-    return f"waiting for the device: place {place}" + (f", held by {held}" if held else "")
 
 
 def _quoted(text: str) -> str:

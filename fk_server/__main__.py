@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 
@@ -43,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     server = build_server(Harness(loaded), roots=roots)
     if address is not None:
-        run_http(server, *address)
+        with contextlib.suppress(KeyboardInterrupt):  # raised again once all has ended
+            run_http(server, *address)
         return 0
     run_stdio(server, server.services)
     return 0

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 import fk_core
-from fk_core.errors import FkError, HarnessError
+from fk_core.errors import Cancelled, FkError, HarnessError
 from fk_core.plain import clean_text, document, failure
 from fk_core.show import code, stands_in
 from fk_core.tables import Rows
@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         parser.parse_args(given)
         found = anyio.run(run, Console(stderr=as_json), own_server())
+    except KeyboardInterrupt:
+        return _failed(Cancelled("interrupted"), as_json)
     except Exception as error:  # noqa: BLE001  the last resort: it is shown, with its exit code
         return _failed(error, as_json)
     if as_json:

@@ -67,18 +67,20 @@ class EagerCase:
             _synchronize()
 
     def _deliver(self, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
-        """Copy outputs byte by byte. What is no plain tensor of the right size is left out, and so found missing.
-
-        An output that lies in the arena, and in no argument, was put where results go: it is overwritten.
+        """Copy outputs byte by byte. Where one was not returned as a plain tensor of the right size there is poison,
+        whatever the call itself wrote there.
         """
         start = self.results.at + slot * self.results.block
-        for value, (offset, size) in zip(outputs, self.results.outputs, strict=False):
-            if _type(value) is not _Tensor or _device(value).type != self.device.type:
-                continue
-            if size and self.arena.holds(_address(value)) and not any(overlap(value, tensor) for tensor in given):
+        for number, (offset, size) in enumerate(self.results.outputs):
+            value = outputs[number] if len(outputs) == len(self.results.outputs) else None
+            if not self._is_own(value, given) or not copy_bytes(value, self.arena.address(start + offset, size), size):
                 poison(self.arena, start + offset, size)
-                continue
-            copy_bytes(value, self.arena.address(start + offset, size), size)
+
+    def _is_own(self, value: Any, given: list[torch.Tensor]) -> bool:
+        """Whether an output is a plain tensor on this device, and not in the arena, except in an argument."""
+        if _type(value) is not _Tensor or _device(value).type != self.device.type:
+            return False
+        return not self.arena.holds(_address(value)) or any(overlap(value, tensor) for tensor in given)
 
     def held(self) -> dict[str, list[Any]]:
         """What of the last calls shares memory: ``aliases``, pairs (output, input) of one call; ``earlier``, outputs

@@ -96,15 +96,20 @@ def describe(error: BaseException, scratch: str) -> dict[str, Any]:
     message = _clean(_said(error).replace(scratch + os.sep, ""))
     return {
         "type": _clean(type(error).__name__)[:200],
-        "message": message[:_TEXT],
+        "message": _ends(message, 2 * _TEXT - 100),
         "where": _clean(where)[:300],
         "trace": _clean(text)[-_TEXT:],
     }
 
 
+def _ends(text: str, most: int) -> str:
+    """Beginning and end of a long text: of a compiler's output either may hold the reason."""
+    return text if len(text) <= most else f"{text[: most // 3]}\n[...]\n{text[-(most - most // 3 - 7) :]}"
+
+
 def _said(error: BaseException) -> str:
     try:
-        return str(error)[: 10 * _TEXT]
+        return _ends(str(error), 10 * _TEXT)
     except Exception as other:  # noqa: BLE001 - the text of an exception is the candidate's own code
         return f"(no text: str() of it raised {type(other).__name__})"
 

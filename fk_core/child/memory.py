@@ -53,13 +53,18 @@ def shared(extents: Iterable[tuple[int, int, int]]) -> list[list[int]]:
     return found
 
 
-def copy_bytes(tensor: Tensor, target: int, size: int) -> None:
-    """Copy a tensor's elements, in order, to an address on its device; nothing where they are not ``size`` bytes."""
+def copy_bytes(tensor: Tensor, target: int, size: int) -> bool:
+    """Copy a tensor's elements, in order, to an address on its device; nothing, and False, where they are not ``size``
+    bytes.
+    """
     source = tensor if _is_contiguous(tensor) else _contiguous(tensor)
-    if not size or prod(_size(source)) * _dtype(source).itemsize != size:
-        return
+    if prod(_size(source)) * _dtype(source).itemsize != size:
+        return False
+    if not size:
+        return True
     device = _device(source)
     if device.type == "cpu":
         _memmove(target, _address(source), size)
     else:
         cudadrv.copy(target, _address(source), size, _current_stream(device).cuda_stream)
+    return True

@@ -141,3 +141,9 @@ def load(name: str, settings: Settings) -> LeaseBackend:
         raise HarnessError(f"no lease backend {name!r}", hint=f"There are: {', '.join(present)}")
     backend: LeaseBackend = import_module(f"fk_core.leases.{name}").BACKEND(settings)
     return backend
+
+
+def waiting(place: int, holders: list[Holder]) -> str:
+    """In words: the place in the queue, and who holds the device."""
+    held = ", ".join(f"{x.purpose or 'pid'} ({x.pid})" for x in holders[:3])
+    return f"waiting for the device: place {place}" + (f", held by {held}" if held else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import stat
@@ -18,14 +19,15 @@ _FILE_BYTES = 64 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def copy_cache(source: Path, target: Path, owner: int | None = None) -> int:
+def copy_cache(source: Path, target: Path, owner: int | None = None, *, most_bytes: int | None = None) -> int:
     """Copy the plain files of a Triton cache, one directory deep; what is there already stays. Gives how many.
 
     The parents of ``source`` and ``target`` belong to the harness. ``source`` may have been written by anyone: links
     and special files are left out, sizes are bounded. ``owner``: the uid that gets what is new, so that it can add to
-    it. Raises ``OSError`` where ``target`` is no directory or can't be written.
+    it. ``most_bytes``: files with which all new ones together would take more are left out. Raises ``OSError`` where
+    ``target`` is no directory or can't be written.
     """
-    count = 0
+    count, left = 0, math.inf if most_bytes is None else most_bytes
     with contextlib.ExitStack() as stack:
         try:
             here = stack.enter_context(_opened(source))
@@ -37,7 +39,9 @@ def copy_cache(source: Path, target: Path, owner: int | None = None) -> int:
             try:
                 with _opened(name, here) as reading, _made(name, there, owner) as writing:
                     for file in os.listdir(reading):
-                        count += _copy_file(file, reading, writing, target / name, owner)
+                        size = _copy_file(file, reading, writing, target / name, owner, left)
+                        if size is not None:
+                            count, left = count + 1, left - size
             except (NotADirectoryError, PermissionError):
                 continue
     return count
@@ -67,20 +71,21 @@ def _made(path: str | Path, parent: int | None, owner: int | None) -> Iterator[i
         yield fd
 
 
-def _copy_file(name: str, reading: int, writing: int, where: Path, owner: int | None) -> int:
+def _copy_file(name: str, reading: int, writing: int, where: Path, owner: int | None, most_bytes: float) -> int | None:
+    """Bytes of the new file; None where there is none."""
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=writing, follow_symlinks=False)
-        return 0
+        return None
     data = _read(name, reading)
-    if data is None:
-        return 0
+    if data is None or len(data) > most_bytes:
+        return None
     if name.startswith("__grp__"):
         # Triton's list of the files of one kernel names them by full path.
         try:
             paths = json.loads(data)["child_paths"]
             data = json.dumps({"child_paths": {n: str(where / Path(p).name) for n, p in paths.items()}}).encode()
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return 0
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
     # Whole or not at all: others may be reading here.
     part = f".{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -93,7 +98,7 @@ def _copy_file(name: str, reading: int, writing: int, where: Path, owner: int | 
         with contextlib.suppress(OSError):
             os.unlink(part, dir_fd=writing)
         raise
-    return 1
+    return len(data)
 
 
 def _read(name: str, reading: int) -> bytes | None:

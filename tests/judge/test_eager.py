@@ -293,3 +293,48 @@ def test_the_arenas_are_given_back(timed: Make) -> None:
     made.court.runner.do_drop({"case": made.case.id}, [])
     made.desk.drop(made.case.id)
     assert len(os.listdir("/proc/self/fd")) < before
+
+
+def cut(made: list[Tensor]) -> Any:
+    return tuple(output[..., :1] for output in made)
+
+
+RETURNED: dict[str, Callable[[list[Tensor]], Any]] = {
+    "nothing": lambda made: None,
+    "numbers": lambda made: tuple(0.0 for _ in made),
+    "another size": cut,
+    "one more": lambda made: (*made, made[0].clone()),
+}
+
+
+@pytest.mark.parametrize("returned", RETURNED)
+@pytest.mark.parametrize("which", WHICH)
+def test_results_that_are_written_and_not_returned(timed: Make, which: tuple[str, str], returned: str) -> None:
+    """Saves the allocation and the copy, which are taken off all the same."""
+    cheating, slot = [False], [0]
+    where: list[Any] = []
+
+    def into(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        def called(*given: Tensor) -> Any:
+            result = forward(*given)
+            if not cheating[0]:
+                return result
+            outputs = list(result) if isinstance(result, tuple) else [result]
+            arena, results = where
+            for place, output in zip(results["outputs"], outputs, strict=True):
+                at = results["at"] + slot[0] * results["block"] + place["at"]
+                arena.tensor(at, tuple(output.shape), output.dtype).copy_(output)
+            return RETURNED[returned](outputs)
+
+        return called
+
+    made = timed(*which, into)
+    where += [made.court.runner.arenas[f"timing/{made.case.id}"], made.order["results"]]
+    slot[0] = 2
+    made.turn([2])
+    assert made.audit([2])["wrong"] == ""
+    cheating[0] = True
+    made.desk.draw(made.case.id)
+    made.desk.release(made.case.id, "theirs", [2])
+    made.court.runner.do_loop({"case": made.case.id, "order": [2], "keep": 2}, [])
+    assert made.desk.audit_loop(made.case.id, [2])["wrong"] == "values"

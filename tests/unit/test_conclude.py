@@ -64,3 +64,13 @@ def test_every_failure_of_a_candidate_has_a_next_step(outcome: Outcome) -> None:
     hearing = heard()
     end(hearing, outcome)
     assert conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).next_steps
+
+
+def test_what_an_exception_said_is_in_the_log() -> None:
+    hearing = heard()
+    hearing.log_tail = "printed"
+    reason = "importing the file raised X: one ... two\none\nerror: y\x1b[2J\ntwo"
+    hearing.failed(CandidateFault(Outcome.BUILD_FAILED, reason))
+    report = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l")))
+    assert report.summary == "BUILD_FAILED: importing the file raised X: one ... two"
+    assert report.log_tail == "one\nerror: y\ntwo\nprinted"

@@ -75,6 +75,22 @@ def test_other_names_of_files_elsewhere_are_not_read(tmp_path: Path) -> None:
     assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target") == 0
 
 
+def test_a_cache_is_copied_up_to_a_size(tmp_path: Path) -> None:
+    (tmp_path / "source" / "abc").mkdir(parents=True)
+    for n in range(10):
+        (tmp_path / "source" / "abc" / f"kernel{n}.cubin").write_bytes(b"x" * 100)
+    assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target", most_bytes=350) == 3
+    assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target", most_bytes=350) == 3
+    assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target") == 4
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "7", "[]", '{"child_paths": 7}', "{"])
+def test_a_list_of_files_that_is_none_is_left_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "source" / "abc").mkdir(parents=True)
+    (tmp_path / "source" / "abc" / "__grp__kernel.json").write_text(text, encoding="utf-8")
+    assert triton_cache.copy_cache(tmp_path / "source", tmp_path / "target") == 0
+
+
 def test_huge_files_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_cache, "_FILE_BYTES", 10)
     (tmp_path / "source" / "abc").mkdir(parents=True)
@@ -390,10 +406,10 @@ def test_what_can_not_be_copied_is_built_again(desk: Workshop, monkeypatch: pyte
     ahead = build_all(desk, row("one"))
     real = prebuild.copy_cache
 
-    def fails(source: Path, *rest: Any) -> int:
+    def fails(source: Path, *rest: Any, **more: Any) -> int:
         if source == ahead.kept:
             raise OSError("planted")
-        return real(source, *rest)
+        return real(source, *rest, **more)
 
     monkeypatch.setattr(prebuild, "copy_cache", fails)
     build_all(desk, row("one"))

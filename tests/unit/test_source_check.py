@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import time
 
 import pytest
 
@@ -147,3 +148,29 @@ def test_a_call_that_does_not_bind_is_told_once(spec: TaskSpec) -> None:
     problems = check_source(spec, norm(forward="self, x"))
     assert len(problems) == 1
     assert problems[0].line == 5
+
+
+SLOW = {
+    "many classes": "class A: pass\n" * 40_000,
+    "one comparison": "1" + "<1" * 400_000,
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_what_takes_the_compiler_too_long_is_refused(spec: TaskSpec, name: str) -> None:
+    """Elsewhere, so that nobody else has to wait for it."""
+    began = time.process_time()
+    (found,) = check_source(spec, SLOW[name])
+    assert found.outcome is Outcome.BUILD_FAILED
+    assert "can't be parsed" in found.message
+    assert time.process_time() - began < 1.0
+
+
+def test_a_long_file_is_read_like_a_short_one(spec: TaskSpec) -> None:
+    long = "x = 1\n" * 10_000
+    assert check_source(spec, norm() + long) == []
+    (found,) = check_source(spec, norm() + long + "return 1\n")
+    assert (found.outcome, found.line) == (Outcome.BUILD_FAILED, 10_006)
+    assert "outside function" in found.message
+    (found,) = check_source(spec, norm() + long + "def f(:\n")
+    assert (found.outcome, found.line) == (Outcome.BUILD_FAILED, 10_006)

@@ -493,3 +493,17 @@ def test_cancelled_while_the_judge_works_ahead(trial: Make) -> None:
     cancel.set()
     with pytest.raises(Cancelled):
         made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
+
+
+# -- exceptions of several lines ---------------------------------------------------------------------------------------
+
+
+def test_the_cause_of_a_long_message_is_in_the_first_line(trial: Make) -> None:
+    """Triton's compiler begins with the place and the lines around it, and ends with the cause."""
+    said = "at 4:20:\n    x = tl.load(a +\n                    ^\n\nNameError('b is not defined')\n"
+    made = trial(lambda stage: stage.say(exception("CompilationError", said), kind=wire.ERROR))
+    found = fault(made, {"do": "call"}, CallClaim)
+    first, *rest = found.reason.splitlines()
+    assert first == ("calling forward raised CompilationError: at 4:20: ... NameError('b is not defined') (line 3: x)")
+    assert "    x = tl.load(a +" in rest
+    assert rest[-1] == "Traceback ..."
