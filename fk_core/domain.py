@@ -76,11 +76,13 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
         if key == "dtype":
             if not isinstance(allowed, (list, tuple)) or not all(isinstance(d, str) for d in allowed):
                 raise BadDomain("SUPPORTS['dtype'] must be a list of torch dtype names such as 'bfloat16'")
-            dtypes = frozenset(str(d).removeprefix("torch.") for d in allowed)
+            dtypes = _dtypes([str(d) for d in allowed], spec)
         elif not isinstance(key, str):
             raise BadDomain(f"SUPPORTS has a key of type {type(key).__name__}; keys are names of dimensions, or dtype")
         elif key not in known:
-            raise BadDomain(f"SUPPORTS names {key!r}; the dimensions of {spec.name} are {', '.join(sorted(known))}")
+            raise BadDomain(
+                f"SUPPORTS names {key!r}; there are the dimensions of {spec.name}, {', '.join(sorted(known))}, and dtype"
+            )
         elif isinstance(allowed, tuple) and len(allowed) == 2 and all(_whole(v) for v in allowed):
             ranges[key] = (int(allowed[0]), int(allowed[1]))
             if ranges[key][0] > ranges[key][1]:
@@ -105,6 +107,20 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
                 f"{max(captured)}"
             )
     return Domain(exact, ranges, dtypes)
+
+
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""As ids of cases say it."""
+
+
+def _dtypes(named: list[str], spec: TaskSpec) -> frozenset[str]:
+    known = set(spec.dtypes)
+    dtypes = frozenset(_SHORT.get(d, d.removeprefix("torch.")) for d in named)
+    if dtypes - known:
+        raise BadDomain(
+            f"SUPPORTS['dtype'] names {', '.join(sorted(dtypes - known))}; {spec.name} has {', '.join(sorted(known))}"
+        )
+    return dtypes
 
 
 def _whole(value: object) -> bool:

@@ -9,7 +9,7 @@ from rich.text import Text
 from fk_core.plain import clean_text
 from fk_core.records.device import DoctorReport, GpuStatus
 from fk_core.records.listing import OpsList, Stub
-from fk_core.records.report import CaseReport, Outcome, ValidateReport
+from fk_core.records.report import OUTSIDE, CaseReport, Outcome, ValidateReport
 from fk_core.tables import Rows
 from fk_core.verdict import between, times
 
@@ -83,9 +83,10 @@ def report(judged: ValidateReport) -> RenderableType:
     for case in judged.cases:
         floor = "" if case.floor_us is None else f" (floor {case.floor_us:.2f})"
         timed = case.verdict != "not_timed"
+        outcome = "outside SUPPORTS" if case.reason.startswith(OUTSIDE) else case.outcome.value
         table.add(
             _text(case.id.removeprefix(f"{judged.op}/")),
-            _text(case.outcome.value, "green" if case.outcome is Outcome.PASSED else "red"),
+            _text(outcome, "green" if case.outcome is Outcome.PASSED else "red"),
             _us(case.candidate_us),
             _us(case.baseline_us) + floor,
             f"{case.verdict} {_ratio(case.speedup, case.ci95)}" if timed else "",

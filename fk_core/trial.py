@@ -166,9 +166,9 @@ class Trial:
             return CandidateFault(
                 Outcome.OVER_LIMIT, f"the process went over its limit on {error.over_limit} while {_doing(do)}"
             )
-        where = f" Its last output: {said}" if said else ""
+        where = f". Its last output: {said}" if said else ""
         return CandidateFault(
-            Outcome.CRASHED, f"the process ended ({error.exit_status}) while {_doing(do)}, with no answer.{where}"
+            Outcome.CRASHED, f"the process ended ({error.exit_status}) while {_doing(do)}, with no answer{where}"
         )
 
     def _late(self, do: str, limit: float) -> CandidateFault:

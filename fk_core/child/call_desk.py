@@ -287,7 +287,8 @@ class CallDesk:
     def _structure(self, known: Known, described: list[dict[str, Any]]) -> dict[str, Any] | None:
         names = list(known.layout)
         if len(described) != len(names):
-            said = f"forward returned {len(described)} tensors; the contract has {len(names)}: {', '.join(names)}"
+            many = "nothing" if not described else f"{len(described)} value{'s'[: len(described) > 1]}"
+            said = f"forward returned {many}; the contract has {len(names)}: {', '.join(names)}"
             return {"ok": False, "outcome": "WRONG_SHAPE", "note": said, "output": names[0] if names else ""}
         for name, row in zip(names, described, strict=True):
             shape, dtype = known.layout[name]

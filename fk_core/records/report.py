@@ -73,6 +73,10 @@ class Mismatch(Record):
     note: str = ""
 
 
+OUTSIDE = "outside the domain that the candidate declares"
+"""How the reason of a case begins that was not run: the baseline runs there."""
+
+
 class CaseReport(Record):
     """One case: one class, init arguments, shapes and dtype from one model and workload."""
 

@@ -56,3 +56,13 @@ def test_a_declaration_that_can_not_be_used_is_explained(text: str, said: str) -
     with pytest.raises(BadDomain) as caught:
         declared(text, SPEC)
     assert said in str(caught.value)
+
+
+def test_names_of_dtypes_are_checked() -> None:
+    spec = Catalog().get("rms_norm")
+    assert declared('SUPPORTS = {"dtype": ["bf16", "torch.float32"]}', spec).dtypes == {"bfloat16", "float32"}
+    for named in ("float99", "bf16x", ""):
+        with pytest.raises(BadDomain, match="has bfloat16"):
+            declared(f'SUPPORTS = {{"dtype": ["bfloat16", "{named}"]}}', spec)
+    with pytest.raises(BadDomain, match="and dtype"):
+        declared('SUPPORTS = {"dtypes": ["bfloat16"]}', spec)
