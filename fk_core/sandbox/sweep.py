@@ -18,8 +18,10 @@ from fk_core.sandbox.environ import RUN_MARKER
 from fk_core.settings import Settings
 
 _LOCK = ".alive"
+_UNNAMED = (".run-", "probe-")
+"""Without a lock: a harness's own before it has its final name, and what level probing made up to version 0.1."""
 _UNNAMED_S = 60.0
-"""A directory without its final name for longer than this was left by a harness that was killed as it began."""
+"""One that is older was left by a harness that was killed as it began."""
 
 
 class Run:
@@ -120,7 +122,7 @@ def _marked() -> list[tuple[int, str]]:
 
 
 def _is_run(path: Path) -> bool:
-    if path.name.startswith(".run-"):
+    if path.name.startswith(_UNNAMED):
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime > _UNNAMED_S
         return False

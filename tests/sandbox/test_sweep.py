@@ -82,13 +82,14 @@ def test_what_cannot_be_removed_stops_no_sweep(own: Settings, monkeypatch: pytes
 
 def test_scratch_that_never_got_its_name_is_removed_when_it_is_old(own: Settings) -> None:
     own.scratch_dir.mkdir(parents=True, exist_ok=True)
-    new, old = own.scratch_dir / ".run-1-new", own.scratch_dir / ".run-1-old"
-    for path in (new, old):
-        path.mkdir()
-    os.utime(old, (0, 0))
-    assert sweep.sweep(own)["scratch"] == [old.name]
-    assert new.is_dir()
-    assert not old.exists()
+    for name in (".run-1-", "probe-"):
+        new, old = own.scratch_dir / f"{name}new", own.scratch_dir / f"{name}old"
+        for path in (new, old):
+            path.mkdir()
+        os.utime(old, (0, 0))
+        assert sweep.sweep(own)["scratch"] == [old.name]
+        assert new.is_dir()
+        assert not old.exists()
 
 
 def test_orphans_of_the_dead_are_ended(own: Settings, tmp_path: Path) -> None:
