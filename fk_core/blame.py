@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from fk_core.fault import CandidateFault
 from fk_core.leases.nvml import Nvml
 from fk_core.records.device import Device
 from fk_core.records.report import Outcome
+from fk_core.sandbox import trees
 from fk_core.sandbox.launch import Child
 
 FULL_BYTES = 8 << 20
@@ -51,7 +51,7 @@ def reconsider(
             f"the scratch directory {scratch} vanished while the candidate used it",
             hint="Something cleans FK_HOME while it is in use; exempt it, then submit the same source again",
         )
-    if _disk_full(home) and _size(scratch) < _OWN_BYTES:
+    if _disk_full(home) and trees.size(scratch) < _OWN_BYTES:
         return HarnessError(
             f"the disk of FK_HOME ({home}) is full, and not by the candidate's doing",
             hint="Make room there, then submit the same source again",
@@ -93,14 +93,3 @@ def _disk_full(home: Path) -> bool:
         return shutil.disk_usage(home).free < FULL_BYTES
     except OSError:
         return False
-
-
-def _size(scratch: Path) -> int:
-    total = 0
-    for folder, _, files in os.walk(scratch):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total

@@ -20,8 +20,13 @@ def read_candidate(path: Path, limit_bytes: int) -> str:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise BadPath(f"{os.fspath(path)!r} is not a regular file", hint="Give the path of one Python file")
-    with os.fdopen(fd, "rb") as file:
-        raw = file.read(limit_bytes + 1)
+    try:
+        with os.fdopen(fd, "rb") as file:
+            raw = file.read(limit_bytes + 1)
+    except OSError as error:
+        # Some that claim to be regular files, such as /proc/self/mem, can be opened and not read.
+        reason = os.strerror(error.errno or 0)
+        raise BadPath(f"cannot read {os.fspath(path)!r}: {reason}", hint="Give the path of one Python file") from error
     if len(raw) > limit_bytes:
         raise BadSource(f"{os.fspath(path)!r} is larger than {limit_bytes} bytes", hint="Candidates are source text")
     try:

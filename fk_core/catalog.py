@@ -14,6 +14,8 @@ from fk_core.errors import TaskBroken, UnknownCase, UnknownTask
 from fk_core.records.task import CaseSpec, TaskSpec
 
 QUICK_CASES = 5
+PATTERN_CHARACTERS = 2000
+"""Of a choice of cases: matching takes time with the square of its length."""
 _Stamp = tuple[int, int]
 
 
@@ -65,8 +67,14 @@ class Catalog:
     def select(self, spec: TaskSpec, device: str, pattern: str = "default") -> list[CaseSpec]:
         """Cases of a task: ``default`` (all), ``quick`` (at most 5, spread), or comma-separated globs over their ids.
 
-        ``device`` is ``cpu``, or anything else for a GPU. Order is the task's. Raises ``UnknownCase``.
+        ``device`` is ``cpu``, or anything else for a GPU. Order is the task's. Raises ``UnknownCase``, also
+        for a pattern of more than ``PATTERN_CHARACTERS``.
         """
+        if len(pattern) > PATTERN_CHARACTERS:
+            raise UnknownCase(
+                f"cases has {len(pattern)} characters; at most {PATTERN_CHARACTERS} are taken",
+                hint="Name many ids at once with *, or leave cases at 'default' for all of them",
+            )
         cases = spec.case_set(device)
         pattern = pattern.strip() or "default"
         if pattern == "default":

@@ -26,7 +26,7 @@ from fk_core.launcher_stock import LauncherStock
 from fk_core.leases.foreign import Registration, Registry
 from fk_core.records.device import Device
 from fk_core.records.task import TaskSpec
-from fk_core.sandbox import levels, sweep, triton_stubs
+from fk_core.sandbox import levels, trees, triton_stubs
 from fk_core.sandbox.launch import Child, launch
 from fk_core.sandbox.sweep import Run
 from fk_core.sandbox.triton_cache import copy_cache
@@ -298,7 +298,7 @@ class Desk:
             try:
                 yield scratch
             except BaseException:
-                sweep.remove(scratch)
+                trees.remove(scratch)
                 raise
 
     def candidate(self, source: str, *, allow: list[str]) -> tuple[Child, Path]:

@@ -24,10 +24,9 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
     """Look at everything a validation needs, then time the baseline against itself."""
     checks = [*_software(), *_devices(), *_places(harness)]
     progress("trying the sandbox levels", 0.1)
-    available = levels.available(harness.settings)
-    best = available[0] if available else ""
-    todo = "" if best == "namespaces" else "Run as root or allow unprivileged user namespaces for the strongest level"
-    checks.append(Check(name="sandbox", state="ok" if best else "broken", found=", ".join(available), todo=todo))
+    sandbox = _sandbox(harness)
+    checks.append(sandbox)
+    best = sandbox.found.partition(", ")[0] if sandbox.state == "ok" else ""
     report = DoctorReport(checks=checks, sandbox=best)
     try:
         device = harness.device()
@@ -104,6 +103,17 @@ def _places(harness: Harness) -> list[Check]:
         todo = "" if good else f"Point {name} to a directory that this user can write to"
         checks.append(Check(name=name, state="ok" if good else "broken", found=str(path), todo=todo))
     return checks
+
+
+def _sandbox(harness: Harness) -> Check:
+    """The levels that hold, best first."""
+    try:
+        available = levels.available(harness.settings)
+    except FkError as error:
+        return Check(name="sandbox", state="broken", found=error.message, todo=error.hint)
+    best = available[0] if available else ""
+    todo = "" if best == "namespaces" else "Run as root or allow unprivileged user namespaces for the strongest level"
+    return Check(name="sandbox", state="ok" if best else "broken", found=", ".join(available), todo=todo)
 
 
 def _floor_check(device: Device, floor: float | None, cpu_floor: float) -> Check:

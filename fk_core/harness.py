@@ -196,7 +196,13 @@ class Harness:
         stub = stubs.render(spec, device.kind, dtype=dtype, measured=self.floors.times(device, spec))
         if not out_path:
             return stub
-        path = Path(out_path).expanduser()
+        try:
+            path = Path(out_path).expanduser()
+        except RuntimeError as error:
+            raise BadPath(
+                f"{out_path!r} begins with the home directory of a user that this machine doesn't know",
+                hint="Give an absolute path",
+            ) from error
         try:
             with path.open("x", encoding="utf-8") as file:
                 file.write(stub.source)

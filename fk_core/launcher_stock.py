@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from fk_core.child.triton_version import compiles_launchers
-from fk_core.sandbox import sweep, triton_stubs
+from fk_core.sandbox import trees, triton_stubs
 from fk_core.sandbox.launch import Child
 from fk_core.settings import Settings
 
@@ -176,7 +176,7 @@ class LauncherStock:
                     self._child = None
                 log.info("%s launchers are new", triton_stubs.harvest(self.settings, scratch / "triton"))
         finally:
-            sweep.remove(scratch)
+            trees.remove(scratch)
 
     def _build_each(self, child: Child) -> None:
         while self._taken and not self._held_up():

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import threading
 import time
 from importlib import metadata
@@ -27,7 +26,7 @@ from fk_core.child import wire
 from fk_core.desk import Desk
 from fk_core.errors import FkError
 from fk_core.launcher_stock import MOST_SIGNATURES, Signature, read_claim
-from fk_core.sandbox import sweep
+from fk_core.sandbox import trees
 from fk_core.sandbox.launch import Child, ChildGone
 from fk_core.sandbox.triton_cache import copy_cache
 
@@ -122,7 +121,7 @@ class Prebuild:
         try:
             self._build_in(scratch)
         finally:
-            sweep.remove(scratch)
+            trees.remove(scratch)
 
     def _build_in(self, scratch: Path) -> None:
         child = self.desk.builder(self.source, scratch)
@@ -301,6 +300,6 @@ def _prune(builds: Path) -> None:
     for path in (path for paths in oldest for path in sorted(paths, key=Path.is_dir)):
         # The list first: kernels that are not listed are built again, listed ones that are missing would not be.
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            trees.remove(path)
         else:
             path.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ from fk_core.leases.nvml import NoNvml
 from fk_core.measure import Stopwatch
 from fk_core.neighbours import Contended, Neighbours, strangers
 from fk_core.records.report import Outcome, ValidateReport
-from fk_core.sandbox import sweep
+from fk_core.sandbox import trees
 from fk_core.sandbox.launch import Child
 from fk_core.settings import Settings
 from fk_core.source_check import Problem
@@ -259,7 +259,7 @@ class Validation:
         finally:
             self.h.log_tail = _quoted(child.log_tail())
             child.kill()
-            sweep.remove(scratch)
+            trees.remove(scratch)
 
     # -- the trial -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from fk_core.errors import BadPath, RequestError
 
 log = logging.getLogger(__name__)
 
+_VARIABLE = "FK_ALLOWED_ROOTS"
+
 
 @dataclass(frozen=True)
 class Roots:
@@ -25,14 +27,14 @@ class Roots:
         """The server's working directory and the colon-separated ``FK_ALLOWED_ROOTS``.
 
         A server that was started in ``/`` was not started in a project: ``/`` counts only where it is named. Raises
-        ``RequestError`` for a named root that is relative to a working directory which was deleted.
+        ``RequestError`` for a named root that is relative to a working directory which was deleted, or no path at all.
         """
         env = os.environ if environ is None else environ
-        names = [item for item in env.get("FK_ALLOWED_ROOTS", "").split(":") if item]
+        names = [item for item in env.get(_VARIABLE, "").split(":") if item]
         try:
             here = (cwd or Path.cwd()).resolve()
         except OSError as error:
-            relative = [name for name in names if not Path(name).expanduser().is_absolute()]
+            relative = [name for name in names if not name.startswith(("/", "~"))]
             if relative:
                 raise RequestError(
                     f"FK_ALLOWED_ROOTS names {relative[0]!r}, relative to a working directory that is gone",
@@ -40,15 +42,15 @@ class Roots:
                 ) from error
             log.warning("the working directory is gone: clients may name files only under FK_ALLOWED_ROOTS")
             here = Path("/")
-        named = [Path(name).expanduser().resolve() for name in names]
+        named = [_named(name) for name in names]
         return cls(tuple(dict.fromkeys(([] if here == Path("/") else [here]) + named)))
 
     def resolve(self, path: str) -> Path:
-        """The absolute path with links resolved. Raises ``BadPath`` outside the roots."""
+        """The absolute path with links resolved. Raises ``BadPath`` outside the roots, or for a ``~`` of nobody."""
         if "\0" in path:
             raise BadPath("the path holds a NUL character")
         base = self.allowed[0] if self.allowed else Path("/")
-        real = Path(os.path.realpath(base / Path(path).expanduser()))
+        real = Path(os.path.realpath(base / _at_home(path)))
         if not any(real.is_relative_to(root) for root in self.allowed):
             listed = ", ".join(str(root) for root in self.allowed) or "none"
             raise BadPath(f"{path!r} lies outside the allowed roots ({listed})")
@@ -62,3 +64,26 @@ class Roots:
         real = self.resolve(path)
         check_new_file(real)
         return real
+
+
+def _named(name: str) -> Path:
+    """A root with links resolved."""
+    try:
+        return _at_home(name).resolve()
+    except BadPath as error:
+        raise RequestError(f"{_VARIABLE}: {error.message}", hint=error.hint) from error
+    except RuntimeError as error:
+        raise RequestError(
+            f"{_VARIABLE} names {name!r}, a link that leads back to itself", hint="Name a directory"
+        ) from error
+
+
+def _at_home(path: str) -> Path:
+    """The path with a ``~`` at its beginning replaced by the home directory it stands for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise BadPath(
+            f"{path!r:.300} begins with the home directory of a user that this machine doesn't know",
+            hint="Give an absolute path",
+        ) from error

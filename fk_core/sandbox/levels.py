@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 from pathlib import Path
 
-from fk_core import rights
 from fk_core.child import landlock
 from fk_core.child.confine import NAMESPACES
 from fk_core.child.wire import ProtocolError
 from fk_core.errors import HarnessError
+from fk_core.sandbox import sweep, trees
 from fk_core.sandbox.launch import ChildGone, launch
 from fk_core.sandbox.zygote import Zygote
 from fk_core.settings import SANDBOX_LEVELS, Settings
@@ -31,7 +29,10 @@ def available(settings: Settings) -> list[str]:
 
 
 def explain(settings: Settings) -> dict[str, str]:
-    """For each level why it can't be used, empty where it can. Tried once per process, about a quarter of a second."""
+    """For each level why it can't be used, empty where it can. Tried once per process, about a quarter of a second.
+
+    Raises ``HarnessError`` where nothing can be tried, as on a full disk.
+    """
     key = (os.geteuid(), settings.home)
     with _lock:
         if key not in _found:
@@ -65,19 +66,31 @@ def _best(settings: Settings) -> str:
 
 
 def _try_all(settings: Settings) -> dict[str, str]:
-    rights.directory(settings.home)
+    try:
+        # As a harness's own: what is left by one that is killed here goes with the next sweep.
+        run = sweep.Run(settings)
+        try:
+            return _try_in(run, settings)
+        finally:
+            run.close()
+    except OSError as error:
+        raise HarnessError(
+            f"no sandbox level can be tried in {settings.scratch_dir}: {os.strerror(error.errno or 0)}",
+            hint=f"Check free space and permissions of FK_HOME ({settings.home}), or point it to another directory",
+        ) from error
+
+
+def _try_in(run: sweep.Run, settings: Settings) -> dict[str, str]:
     zygote = Zygote(settings, interpret=False, preload=())
     try:
         zygote.start(60.0)
-        return {level: _try(zygote, settings, level) for level in ORDER}
+        return {level: _try(zygote, settings, level, run.scratch("probe")) for level in ORDER}
     finally:
         zygote.close()
 
 
-def _try(zygote: Zygote, settings: Settings, level: str) -> str:
-    """Why the level doesn't hold; empty when it does."""
-    rights.directory(settings.scratch_dir)
-    place = Path(tempfile.mkdtemp(prefix="probe-", dir=settings.scratch_dir))
+def _try(zygote: Zygote, settings: Settings, level: str, place: Path) -> str:
+    """Why the level doesn't hold; empty when it does. ``place`` is an empty directory, which is removed."""
     place.chmod(0o711)
     secret, scratch = place / "secret", place / "scratch"
     secret.write_text("secret", encoding="ascii")
@@ -103,5 +116,5 @@ def _try(zygote: Zygote, settings: Settings, level: str) -> str:
     finally:
         for path in outside:
             path.unlink(missing_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
+        trees.remove(place)
     return "; ".join(broken)

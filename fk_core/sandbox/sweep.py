@@ -6,21 +6,22 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import signal
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fk_core import rights
+from fk_core.sandbox import trees
 from fk_core.sandbox.environ import RUN_MARKER
 from fk_core.settings import Settings
 
 _LOCK = ".alive"
+_UNNAMED = (".run-", "probe-")
+"""Without a lock: a harness's own before it has its final name, and what level probing made up to version 0.1."""
 _UNNAMED_S = 60.0
-"""A directory without its final name for longer than this was left by a harness that was killed as it began."""
+"""One that is older was left by a harness that was killed as it began."""
 
 
 class Run:
@@ -45,36 +46,23 @@ class Run:
         return path
 
     def close(self) -> None:
-        remove(self.path)
-        os.close(self._lock)
+        try:
+            trees.remove(self.path)
+        finally:
+            os.close(self._lock)
 
 
 def sweep(settings: Settings) -> dict[str, Any]:
-    """Remove the scratch of dead harnesses and end their orphans; give what was found."""
+    """Remove the scratch of dead harnesses and end their orphans; give what is gone.
+
+    What can't be removed is left and logged, as it must keep nobody from starting.
+    """
     removed: list[str] = []
     if settings.scratch_dir.is_dir():
         for path in sorted(settings.scratch_dir.iterdir()):
-            if _is_run(path) and _is_dead(path):
-                remove(path)
+            if _is_run(path) and _is_dead(path) and trees.remove(path):
                 removed.append(path.name)
     return {"scratch": removed, "processes": kill_orphans()}
-
-
-def remove(path: Path) -> None:
-    """Delete a tree whatever modes its files were given; links are not followed."""
-
-    def open_up(function: Callable[..., Any], name: str, _: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(name), 0o700)
-            if stat.S_ISDIR(os.lstat(name).st_mode):
-                os.chmod(name, 0o700)
-                shutil.rmtree(name, ignore_errors=True)
-            else:
-                os.unlink(name)
-
-    shutil.rmtree(path, onerror=open_up)
-    if path.exists():
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def marker() -> str:
@@ -134,7 +122,7 @@ def _marked() -> list[tuple[int, str]]:
 
 
 def _is_run(path: Path) -> bool:
-    if path.name.startswith(".run-"):
+    if path.name.startswith(_UNNAMED):
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime > _UNNAMED_S
         return False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fk_core.sandbox import sweep, triton_stubs
+from fk_core.sandbox import sweep, trees, triton_stubs
 from fk_core.settings import Settings
 from tests.sandbox.kit import gone_within
 
@@ -69,15 +69,27 @@ def test_scratch_of_the_dead_is_removed_and_of_the_living_kept(own: Settings, tm
     assert not mine.path.exists()
 
 
+def test_what_cannot_be_removed_stops_no_sweep(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [own.scratch_dir / name for name in ("run-1-a", "run-1-b")]
+    for path in old:
+        path.mkdir(parents=True)
+    remove = trees.remove
+    with monkeypatch.context() as patched:
+        patched.setattr(trees, "remove", lambda path: path != old[0] and remove(path))
+        assert sweep.sweep(own)["scratch"] == [old[1].name]
+    assert sweep.sweep(own)["scratch"] == [old[0].name]
+
+
 def test_scratch_that_never_got_its_name_is_removed_when_it_is_old(own: Settings) -> None:
     own.scratch_dir.mkdir(parents=True, exist_ok=True)
-    new, old = own.scratch_dir / ".run-1-new", own.scratch_dir / ".run-1-old"
-    for path in (new, old):
-        path.mkdir()
-    os.utime(old, (0, 0))
-    assert sweep.sweep(own)["scratch"] == [old.name]
-    assert new.is_dir()
-    assert not old.exists()
+    for name in (".run-1-", "probe-"):
+        new, old = own.scratch_dir / f"{name}new", own.scratch_dir / f"{name}old"
+        for path in (new, old):
+            path.mkdir()
+        os.utime(old, (0, 0))
+        assert sweep.sweep(own)["scratch"] == [old.name]
+        assert new.is_dir()
+        assert not old.exists()
 
 
 def test_orphans_of_the_dead_are_ended(own: Settings, tmp_path: Path) -> None:

@@ -49,3 +49,18 @@ def test_a_working_directory_that_was_deleted(tmp_path: Path, monkeypatch: pytes
     assert Roots.from_environment({"FK_ALLOWED_ROOTS": str(tmp_path)}).allowed == (tmp_path.resolve(),)
     with pytest.raises(RequestError, match="'here', relative to a working directory that is gone"):
         Roots.from_environment({"FK_ALLOWED_ROOTS": f"{tmp_path}:here"})
+
+
+def test_the_home_of_nobody(tmp_path: Path) -> None:
+    roots = Roots((tmp_path.resolve(),))
+    for use in (roots.resolve, roots.new_file, lambda path: roots.read(path, 100)):
+        with pytest.raises(BadPath, match=r"'~nouser-fk/x.py' begins with the home directory of a user .* Give an abs"):
+            use("~nouser-fk/x.py")
+    with pytest.raises(RequestError, match=r"FK_ALLOWED_ROOTS: '~nouser-fk/x' begins .* Give an absolute path"):
+        Roots.from_environment({"FK_ALLOWED_ROOTS": f"{tmp_path}:~nouser-fk/x"}, cwd=tmp_path)
+
+
+def test_a_root_that_is_a_link_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(RequestError, match="leads back to itself"):
+        Roots.from_environment({"FK_ALLOWED_ROOTS": str(tmp_path / "loop")}, cwd=tmp_path)

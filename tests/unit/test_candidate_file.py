@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fk_core.candidate_file import read_candidate
-from fk_core.errors import BadSource
+from fk_core.errors import BadPath, BadSource
 from fk_core.records.report import ValidateRequest
 
 MARK = "\ufeff"
@@ -45,3 +45,9 @@ def test_the_bytes_that_are_not_utf8_are_named_as_they_stand_in_the_file(tmp_pat
     with pytest.raises(BadSource, match="byte 4 is 0xe9") as caught:
         read_candidate(path, 1000)
     assert os.fspath(path) in caught.value.message
+
+
+def test_a_file_that_opens_and_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").symlink_to("/proc/self/mem")
+    with pytest.raises(BadPath, match=r"cannot read '.*kernel.py': Input/output error. Give the path of one Python"):
+        read_candidate(tmp_path / "kernel.py", 1000)

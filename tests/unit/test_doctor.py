@@ -1,12 +1,16 @@
-"""What doctor says of the machine's own error."""
+"""What doctor says of the machine's own error, and where it can write nothing."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from fk_core.calibrate import Calibration
 from fk_core.doctor import _floor_check, _planted_check
+from fk_core.harness import Harness
 from fk_core.records.device import Device
+from fk_core.settings import Settings
 
 CPU, GPU = Device(kind="cpu", uuid="cpu"), Device(kind="cuda", uuid="GPU-0")
 
@@ -40,3 +44,13 @@ def test_a_gpu_shows_it_where_its_error_is_smaller() -> None:
     seen.floor = 0.02
     assert _planted_check(GPU, seen, 0.02).state == "warn"
     assert "not timed" in _planted_check(GPU, Calibration(floor=0.003), 0.003).found
+
+
+def test_a_home_that_cannot_be_written_is_a_finding(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.touch()
+    with Harness(Settings(home=home, lock_dir=tmp_path, device="cpu")) as harness:
+        checks = {check.name: check for check in harness.doctor().checks}
+    for name in ("FK_HOME", "sandbox", "judge"):
+        assert checks[name].state == "broken"
+        assert "FK_HOME" in checks[name].todo
