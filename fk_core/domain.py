@@ -80,8 +80,9 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
         elif not isinstance(key, str):
             raise BadDomain(f"SUPPORTS has a key of type {type(key).__name__}; keys are names of dimensions, or dtype")
         elif key not in known:
+            dimensions = ", ".join(sorted(known))
             raise BadDomain(
-                f"SUPPORTS names {key!r}; there are the dimensions of {spec.name}, {', '.join(sorted(known))}, and dtype"
+                f"SUPPORTS names {key!r}; the dimensions of {spec.name} are {dimensions}; dtype is a key, too"
             )
         elif isinstance(allowed, tuple) and len(allowed) == 2 and all(_whole(v) for v in allowed):
             ranges[key] = (int(allowed[0]), int(allowed[1]))

@@ -64,5 +64,5 @@ def test_names_of_dtypes_are_checked() -> None:
     for named in ("float99", "bf16x", ""):
         with pytest.raises(BadDomain, match="has bfloat16"):
             declared(f'SUPPORTS = {{"dtype": ["bfloat16", "{named}"]}}', spec)
-    with pytest.raises(BadDomain, match="and dtype"):
+    with pytest.raises(BadDomain, match="dtype is a key"):
         declared('SUPPORTS = {"dtypes": ["bfloat16"]}', spec)
