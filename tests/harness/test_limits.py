@@ -49,7 +49,7 @@ FORK_BOMB = "while True:\n    try: os.fork()\n    except OSError: pass"
 JUNK = "for fd in range(3, 64):\n    try: os.write(fd, b'junk' * 64)\n    except OSError: pass"
 FORGED = (
     "import struct\n"
-    'body = b\'{"outputs": [], "aliases": []}\'\n'
+    'body = b\'{"returned": 0, "outputs": [], "aliases": []}\'\n'
     "frame = struct.pack('<4sHHIIQQ', b'FKW1', 2, 0, len(body), 0, 1, 1) + body\n"
     "for fd in range(3, 64):\n"
     "    try: os.write(fd, frame)\n"
