@@ -5,6 +5,7 @@ from __future__ import annotations
 MOST_OUTPUTS = 64
 MOST_DIMENSIONS = 64
 MOST_ALIASES = 512
+MOST_FINDINGS = 200
 MOST_TEXT = 2000
 """Characters."""
 

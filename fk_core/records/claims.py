@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_OUTPUTS
+from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_FINDINGS, MOST_OUTPUTS
 
 Text = Annotated[str, Field(max_length=4000)]
 Index = Annotated[int, Field(ge=0, le=MOST_OUTPUTS)]
@@ -34,7 +34,7 @@ class FindingClaim(Claim):
 
 
 class Findings(Claim):
-    findings: list[FindingClaim] = Field(default_factory=list, max_length=200)
+    findings: list[FindingClaim] = Field(default_factory=list, max_length=MOST_FINDINGS)
 
 
 class OutputClaim(Claim):
@@ -128,4 +128,4 @@ class ExceptionClaim(Claim):
     message: Text
     where: Text = ""
     trace: Text = ""
-    findings: list[FindingClaim] = Field(default_factory=list, max_length=200)
+    findings: list[FindingClaim] = Field(default_factory=list, max_length=MOST_FINDINGS)
