@@ -62,6 +62,12 @@ TWICE = (
     "    if isinstance(found, wire.Channel):\n"
     "        for n in range(1, 400): found._send(wire.REPLY, 1, n, {}, ())"
 )
+MEMFDS = (
+    "for _ in range(20):\n"
+    "    fd = os.memfd_create('x')\n"
+    "    for _ in range(64): os.write(fd, bytes(1 << 20))\n"
+    "time.sleep(2)"
+)
 CASES: dict[str, tuple[str, set[Outcome]]] = {
     "memory": ("keep = [bytearray(64 << 20) for _ in range(20)]", {Outcome.OVER_LIMIT}),
     "loop in forward": ("while True: pass", {Outcome.TIMED_OUT}),
@@ -103,6 +109,7 @@ def test_in_forward(tight: Harness, name: str) -> None:
         ("SystemExit", "raise SystemExit(3)", Outcome.BUILD_FAILED),
         ("exception", "raise LookupError('nothing here')", Outcome.BUILD_FAILED),
         ("memory", "keep = [bytearray(64 << 20) for _ in range(20)]", Outcome.OVER_LIMIT),
+        ("memory in files", MEMFDS, Outcome.OVER_LIMIT),
     ],
 )
 def test_at_import(tight: Harness, name: str, top: str, expected: Outcome) -> None:
