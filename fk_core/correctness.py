@@ -246,8 +246,7 @@ class _Calls:
         Gives what waits to be judged.
         """
         seq = self.laid.popleft()["seq"]
-        described = [o.model_dump(exclude_none=True) for o in claim.outputs]
-        return self.judge.ask("take", i=seq, outputs=described, aliases=claim.aliases, earlier=claim.earlier).body
+        return self.judge.ask("take", i=seq, **claim.model_dump(exclude_none=True)).body
 
     def go_on(self) -> None:
         """Have the next call made, and meanwhile the one behind it laid out."""

@@ -169,11 +169,18 @@ class CallDesk:
             for (seq, number), size in zip(chosen, sizes, strict=True)
         ]
 
-    def take(self, i: int, described: list[dict[str, Any]], aliases: list[list[int]], earlier: list[int]) -> None:
+    def take(
+        self,
+        i: int,
+        returned: int,
+        described: list[dict[str, Any]],
+        aliases: list[list[int]],
+        earlier: list[int],
+    ) -> None:
         """Copy what call ``i`` left, so that the candidate's code may run again.
 
-        ``described``: the candidate's own words on its outputs; ``aliases`` and ``earlier``: which of them lie in an
-        argument, or in an earlier call's output.
+        ``returned``: how many values forward returned; ``described``: the candidate's own words on the first of them;
+        ``aliases`` and ``earlier``: which of them lie in an argument, or in an earlier call's output.
         """
         laid = self.laid.pop(i)
         known = laid.known
@@ -196,7 +203,7 @@ class CallDesk:
             between={name: stored[name][..., width:] for name, width in widths.items()},
             kept=self._kept(laid.again, [of(a, (a["bytes"],), torch.uint8) for a in laid.again]),
             base=[] if base is None else self.outputs.get(base, []),
-            problem=self._structure(known, described),
+            problem=self._structure(known, returned, described),
             aliases=aliases,
             earlier=earlier,
         )
@@ -284,11 +291,15 @@ class CallDesk:
             "baseline_error_ratio": baseline_ratio,
         }
 
-    def _structure(self, known: Known, described: list[dict[str, Any]]) -> dict[str, Any] | None:
+    def _structure(self, known: Known, returned: int, described: list[dict[str, Any]]) -> dict[str, Any] | None:
         names = list(known.layout)
-        if len(described) != len(names):
-            many = "nothing" if not described else f"{len(described)} value{'s'[: len(described) > 1]}"
-            said = f"forward returned {many}; the contract has {len(names)}: {', '.join(names)}"
+        if len(described) != len(names) or returned != len(names):
+            foreign = next((row["problem"] for row in described if row.get("foreign")), "")
+            many = f"{returned} {'values' if foreign else 'tensors'}" if returned else "nothing"
+            said = f"forward returned {many}"
+            said += f"; the contract has {len(names)}: {', '.join(names)}"
+            if foreign:
+                said += f". Each must be a torch.Tensor; of the first that is none: {foreign}"
             return {"ok": False, "outcome": "WRONG_SHAPE", "note": said, "output": names[0] if names else ""}
         for name, row in zip(names, described, strict=True):
             shape, dtype = known.layout[name]

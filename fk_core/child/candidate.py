@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fk_core.child import loading, production
+from fk_core.child.bounds import MOST_TEXT, told
 from fk_core.child.guards import checkpoint, stand_guard
 from fk_core.child.runner import QUICK, Runner
 from fk_core.child.wire import Channel, Closed
@@ -74,13 +75,13 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
             else:
                 answer = runner.handle(body, frame.fds)
         except loading.ContractBroken as error:
-            channel.reply(frame, {"contract": str(error)}, error=True)
+            channel.reply(frame, {"contract": told(str(error), MOST_TEXT)}, error=True)
             continue
         except BaseException as error:  # noqa: BLE001 - all that the candidate raises is for the parent to judge
             sys.stderr.flush()
-            told = loading.describe(error, scratch)
-            told["findings"] = checkpoint(body["do"]) if armed else []
-            channel.reply(frame, {"exception": told}, error=True)
+            raised = loading.describe(error, scratch)
+            raised["findings"] = checkpoint(body["do"]) if armed else []
+            channel.reply(frame, {"exception": raised}, error=True)
             continue
         channel.reply(frame, answer)
 

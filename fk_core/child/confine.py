@@ -22,6 +22,9 @@ def confine(plan: dict[str, Any], *, keeper: int) -> None:
 
     Limits first, while raising one is still allowed; then the uid, which forgets the death signal; then landlock, which
     needs no_new_privs; the call filter last, because it refuses some of the calls used here.
+
+    Level ``process`` has neither filter: what a candidate makes there besides processes may stay, such as files and
+    System V segments, semaphores and queues.
     """
     level = plan["level"]
     _limit(plan["rlimits"])
@@ -47,7 +50,8 @@ def confine(plan: dict[str, Any], *, keeper: int) -> None:
             hidden=view["hidden"],
         )
     if level in (NAMESPACES, LANDLOCK):
-        seccomp.restrict(connect=level == NAMESPACES)
+        # Both reach no further than the namespaces of the process itself, where it has its own.
+        seccomp.restrict(connect=level == NAMESPACES, ipc=level == NAMESPACES)
 
 
 def own_uid(pid: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fk_core.child.arena import Arena, poison
+from fk_core.child.bounds import MOST_ALIASES, MOST_OUTPUTS
 from fk_core.child.memory import copy_bytes, overlap
 from fk_core.child.timing import Argument, Forward, Place, outputs_of
 
@@ -92,7 +93,7 @@ class EagerCase:
         olds: list[torch.Tensor] = []
         for given, outputs in kept:
             own = []
-            for o, output in enumerate(outputs):
+            for o, output in enumerate(outputs[:MOST_OUTPUTS]):
                 if _type(output) is not _Tensor:
                     continue
                 shared = {(o, i) for i, tensor in enumerate(given) if overlap(output, tensor)}
@@ -102,7 +103,7 @@ class EagerCase:
                     if any(overlap(output, old) for old in olds):
                         earlier.add(o)
             olds += own
-        return {"aliases": sorted(list(pair) for pair in aliases), "earlier": sorted(earlier)}
+        return {"aliases": sorted(list(pair) for pair in aliases)[:MOST_ALIASES], "earlier": sorted(earlier)}
 
 
 def _repeat(outputs: list[Any]) -> Callable[..., list[Any]]:

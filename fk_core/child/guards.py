@@ -25,7 +25,8 @@ import triton.testing  # noqa: F401
 
 from fk_core.child import production
 from fk_core.child.audit import Audit
-from fk_core.child.finding import POLICY, Finding, finding
+from fk_core.child.bounds import MOST_FINDINGS
+from fk_core.child.finding import POLICY, WARN, Finding, finding
 from fk_core.child.identity import Table
 from fk_core.child.origins import Origins
 from fk_core.child.residue import Standing
@@ -117,7 +118,7 @@ class Guards:
         seen += self._standing.compare(self._origins, self._audit.threads, at_rest=True)
         seen += self._libraries()
         self._audit.phase = "calls"
-        return [{**entry, "where": entry["where"] or f"seen after {where}"} for entry in seen]
+        return [{**entry, "where": entry["where"] or f"seen after {where}"} for entry in _cut(seen)]
 
     def _libraries(self) -> list[Finding]:
         """Production libraries that are loaded now and were not before, whoever asked for them."""
@@ -131,6 +132,16 @@ class Guards:
             )
             for name in sorted(new & self._audit.policy)
         ]
+
+
+def _cut(seen: list[Finding]) -> list[Finding]:
+    """No more findings than an answer holds: those that reject first, then how many are left out, then warnings."""
+    if len(seen) <= MOST_FINDINGS:
+        return seen
+    told = [entry for entry in seen if entry["severity"] != WARN][: MOST_FINDINGS - 1]
+    left_out = f"{len(seen)} things were seen; {len(seen) - MOST_FINDINGS + 1} of them are left out"
+    told.append(finding("findings", left_out, severity=WARN))
+    return (told + [entry for entry in seen if entry["severity"] == WARN])[:MOST_FINDINGS]
 
 
 def plain_tensor(obj: Any) -> str | None:

@@ -282,7 +282,7 @@ class Job:
                 self.calls.skip(body["skip"])
             return self._settled({"laid": self.calls.lay_free(body["lay"])})
         if do == "take":
-            self.calls.take(body["i"], body["outputs"], body["aliases"], body["earlier"])
+            self.calls.take(body["i"], body["returned"], body["outputs"], body["aliases"], body["earlier"])
             return self._settled(self.calls.waiting())
         if do == "judge":
             return {"told": self.calls.judge_some(body["most"])} | self.calls.waiting()

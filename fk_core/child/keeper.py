@@ -153,7 +153,7 @@ class Keeper:
             return "processes"
         # Pages that were shared with the zygote at the fork count for every process: take them off.
         private = sum(max(0, processes.private_bytes(pid) - self.own_bytes) for pid in tree)
-        return "memory" if private > memory else None
+        return "memory" if private + processes.shared_bytes(tree) > memory else None
 
     def _tell(self, body: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):

@@ -6,8 +6,10 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_IN_MEMORY = ("/memfd:", "/dev/shm/")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
@@ -52,6 +54,37 @@ def private_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
     return max(0, int(words[1]) - int(words[2])) * _PAGE
+
+
+def shared_bytes(pids: Iterable[int]) -> int:
+    """Memory behind files that live in memory, which these processes have open or mapped, all of them together.
+
+    Open ones (memfds, files of ``/dev/shm``) count once each, resident or not, for whatever they hold. What is mapped
+    and no longer open can't be told apart cheaply: the most that one process has mapped is added. So what is both, as
+    the arena that the judge shares with a candidate, counts twice; arenas are small beside any limit. Left out are the
+    descriptors of a process that this one may not look into, and those on their way through a socket.
+    """
+    held: dict[tuple[int, int], int] = {}
+    mapped = 0
+    for pid in pids:
+        mapped = max(mapped, _mapped_shared_bytes(pid))
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    link = f"/proc/{pid}/fd/{fd}"
+                    if os.readlink(link).startswith(_IN_MEMORY):
+                        status = os.stat(link)
+                        held[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(held.values()) + mapped
+
+
+def _mapped_shared_bytes(pid: int) -> int:
+    """Resident shared memory of one process, whoever else has it; 0 for a process that is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"RssShmem:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def kill_descendants(*, spare: frozenset[int] = frozenset(), timeout_s: float = 10.0) -> bool:

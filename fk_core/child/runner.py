@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fk_core.child import cudadrv
 from fk_core.child.arena import Arena, open_arena
+from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_OUTPUTS, MOST_TEXT, told
 from fk_core.child.calls import DTYPES
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
@@ -120,8 +121,8 @@ class Runner:
         self._poison([o["bytes"] for o in body["outputs"]], on=True)
         try:
             with _no_grad():
-                result = forward(*inputs)
-            described, tensors = self._collect(result, body["outputs"], inputs)
+                made = outputs_of(forward(*inputs))
+            described, tensors = self._collect(made[:MOST_OUTPUTS], body["outputs"], inputs)
         finally:
             self._poison([], on=False)
         aliases = self._aliases(tensors, inputs)
@@ -130,7 +131,7 @@ class Runner:
         self._keep(body["seq"], tensors, given)
         self._copy_again(body.get("again", []))
         self._settle()
-        return {"outputs": described, "aliases": aliases, "earlier": earlier}
+        return {"returned": len(made), "outputs": described, "aliases": aliases, "earlier": earlier}
 
     def _in_kept(self, place: tuple[int, int]) -> bool:
         first, last = place
@@ -177,17 +178,17 @@ class Runner:
         return {"shared": shared(extents)}
 
     def _collect(
-        self, result: Any, places: list[dict[str, Any]], inputs: list[Tensor]
+        self, made: list[Any], places: list[dict[str, Any]], inputs: list[Tensor]
     ) -> tuple[list[dict[str, Any]], list[Tensor]]:
         described: list[dict[str, Any]] = []
         tensors: list[Tensor] = []
-        for number, value in enumerate(outputs_of(result)):
+        for number, value in enumerate(made):
             problem = plain_tensor(value) or self._elsewhere(value, inputs)
             if problem:
-                described.append({"problem": problem, "foreign": not isinstance(value, Tensor)})
+                described.append({"problem": told(problem, MOST_TEXT), "foreign": not isinstance(value, Tensor)})
                 continue
             shape, dtype = list(_size(value)), str(_dtype(value)).removeprefix("torch.")
-            row: dict[str, Any] = {"shape": shape, "dtype": dtype, "device": _device(value).type}
+            row: dict[str, Any] = {"shape": shape[:MOST_DIMENSIONS], "dtype": dtype, "device": _device(value).type}
             if number < len(places):
                 place = places[number]
                 fits = prod(shape) * _dtype(value).itemsize == place["bytes"]
@@ -225,7 +226,7 @@ class Runner:
             for i, given in enumerate(inputs):
                 if overlap(output, given):
                     found.append([o, i])
-        return found
+        return found[:MOST_ALIASES]
 
     def do_state(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Copy parameters and buffers of a module to where ``places`` says, for the judge to compare."""

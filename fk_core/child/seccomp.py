@@ -83,6 +83,13 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
 }
+# What outlives every process, and no namespace of its own takes along: System V objects and POSIX queues.
+_REFUSED_IPC: dict[str, tuple[int, int | None]] = {
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+}
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR, _CONNECT = (41, 198), (53, 199), (42, 203)
 _SETPRIORITY, _PRLIMIT = (141, 140), (302, 261)
@@ -93,15 +100,16 @@ def supported() -> bool:
     return platform.machine() in _AUDIT_ARCH
 
 
-def assemble(machine: str, *, connect: bool) -> bytes:
-    """The filter program. ``connect`` False also refuses reaching named Unix sockets."""
+def assemble(machine: str, *, connect: bool, ipc: bool) -> bytes:
+    """The filter program. ``connect`` False also refuses reaching named Unix sockets, ``ipc`` False making or finding
+    System V objects and message queues."""
     column = 0 if machine == "x86_64" else 1
     refuse = _op(_RET, _ERRNO | errno.EPERM)
     allow = _op(_RET, _ALLOW)
     program = [_op(_LD_ABS, _ARCH), _op(_JEQ, _AUDIT_ARCH[machine], 1, 0), _op(_RET, _KILL), _op(_LD_ABS, _NR)]
     if machine == "x86_64":
         program += [_op(_JGE, _X32_BIT, 0, 1), refuse]
-    for numbers in _REFUSED.values():
+    for numbers in (_REFUSED if ipc else _REFUSED | _REFUSED_IPC).values():
         number = numbers[column]
         if number is not None:
             program += [_op(_JEQ, number, 0, 1), refuse]
@@ -123,14 +131,14 @@ def assemble(machine: str, *, connect: bool) -> bytes:
     return b"".join(program)
 
 
-def restrict(*, connect: bool) -> None:
+def restrict(*, connect: bool, ipc: bool) -> None:
     """Put this process and all it starts under the filter; needs no_new_privs.
 
     Raises ``OSError``, also on a machine whose calls have other numbers.
     """
     if not supported():
         raise OSError(errno.ENOSYS, f"no system call filter for {platform.machine()}")
-    program = assemble(platform.machine(), connect=connect)
+    program = assemble(platform.machine(), connect=connect, ipc=ipc)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     flags = _SPEC_ALLOW | _TSYNC

@@ -6,8 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_FINDINGS, MOST_OUTPUTS
+
 Text = Annotated[str, Field(max_length=4000)]
-Index = Annotated[int, Field(ge=0, le=64)]
+Index = Annotated[int, Field(ge=0, le=MOST_OUTPUTS)]
+Size = Annotated[int, Field(ge=0, lt=1 << 63)]
 CallNumber = Annotated[int, Field(ge=0, le=4096)]
 Micros = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 
@@ -31,31 +34,33 @@ class FindingClaim(Claim):
 
 
 class Findings(Claim):
-    findings: list[FindingClaim] = Field(default_factory=list, max_length=200)
+    findings: list[FindingClaim] = Field(default_factory=list, max_length=MOST_FINDINGS)
 
 
 class OutputClaim(Claim):
     problem: Text | None = None
     foreign: bool = False
     """It is no tensor at all."""
-    shape: list[int] = Field(default_factory=list, max_length=16)
+    shape: list[Size] = Field(default_factory=list, max_length=MOST_DIMENSIONS)
     dtype: Text = ""
     device: Text = ""
     copied: bool = False
 
 
 class CallClaim(Claim):
-    outputs: list[OutputClaim] = Field(max_length=64)
-    aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=512)
-    earlier: list[Index] = Field(default_factory=list, max_length=64)
+    returned: int = Field(ge=0)
+    """How many values ``forward`` returned; ``outputs`` tells of the first."""
+    outputs: list[OutputClaim] = Field(max_length=MOST_OUTPUTS)
+    aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=MOST_ALIASES)
+    earlier: list[Index] = Field(default_factory=list, max_length=MOST_OUTPUTS)
     """Outputs that share memory with outputs of the calls before."""
 
 
 class HeldClaim(Claim):
     """What of the last timed calls shares memory; as in ``CallClaim``."""
 
-    aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=512)
-    earlier: list[Index] = Field(max_length=64)
+    aliases: list[Annotated[list[Index], Field(min_length=2, max_length=2)]] = Field(max_length=MOST_ALIASES)
+    earlier: list[Index] = Field(max_length=MOST_OUTPUTS)
 
 
 class HoldClaim(Claim):
@@ -123,4 +128,4 @@ class ExceptionClaim(Claim):
     message: Text
     where: Text = ""
     trace: Text = ""
-    findings: list[FindingClaim] = Field(default_factory=list, max_length=200)
+    findings: list[FindingClaim] = Field(default_factory=list, max_length=MOST_FINDINGS)

@@ -49,7 +49,7 @@ FORK_BOMB = "while True:\n    try: os.fork()\n    except OSError: pass"
 JUNK = "for fd in range(3, 64):\n    try: os.write(fd, b'junk' * 64)\n    except OSError: pass"
 FORGED = (
     "import struct\n"
-    'body = b\'{"outputs": [], "aliases": []}\'\n'
+    'body = b\'{"returned": 0, "outputs": [], "aliases": []}\'\n'
     "frame = struct.pack('<4sHHIIQQ', b'FKW1', 2, 0, len(body), 0, 1, 1) + body\n"
     "for fd in range(3, 64):\n"
     "    try: os.write(fd, frame)\n"
@@ -61,6 +61,12 @@ TWICE = (
     "for found in gc.get_objects():\n"
     "    if isinstance(found, wire.Channel):\n"
     "        for n in range(1, 400): found._send(wire.REPLY, 1, n, {}, ())"
+)
+MEMFDS = (
+    "for _ in range(20):\n"
+    "    fd = os.memfd_create('x')\n"
+    "    for _ in range(64): os.write(fd, bytes(1 << 20))\n"
+    "time.sleep(2)"
 )
 CASES: dict[str, tuple[str, set[Outcome]]] = {
     "memory": ("keep = [bytearray(64 << 20) for _ in range(20)]", {Outcome.OVER_LIMIT}),
@@ -103,6 +109,7 @@ def test_in_forward(tight: Harness, name: str) -> None:
         ("SystemExit", "raise SystemExit(3)", Outcome.BUILD_FAILED),
         ("exception", "raise LookupError('nothing here')", Outcome.BUILD_FAILED),
         ("memory", "keep = [bytearray(64 << 20) for _ in range(20)]", Outcome.OVER_LIMIT),
+        ("memory in files", MEMFDS, Outcome.OVER_LIMIT),
     ],
 )
 def test_at_import(tight: Harness, name: str, top: str, expected: Outcome) -> None:

@@ -183,7 +183,7 @@ def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
         assert bool((court.job.arena.tensor(place["at"], (place["bytes"],), torch.uint8) == 0xFF).all())
     call = court.job.calls.laid[0].known.call
     said = {"shape": list(call.shapes["x"]), "dtype": str(call.dtype)[6:], "device": "cpu", "copied": True}
-    court.job.calls.take(0, [said], [], [])
+    court.job.calls.take(0, 1, [said], [], [])
     ((_, told),) = court.job.calls.judge_some(1)
     assert (told["ok"], told["outcome"]) == (False, "NON_FINITE")
 
@@ -247,6 +247,14 @@ STRUCTURES: dict[str, tuple[str, Callable[[list[Tensor]], Any], str, str, str]] 
     "one dimension more": ("plain", lambda made: [made[0][None]], "WRONG_SHAPE", "y", "expected [1, 4096]"),
     "transposed": ("plain", lambda made: [made[0].t()], "WRONG_SHAPE", "y", "[4096, 1]"),
     "a row short": ("residual", lambda made: [made[0][:-1], made[1]], "WRONG_SHAPE", "y", "expected"),
+    "eighteen dimensions": ("plain", lambda made: [made[0].reshape((1,) * 17 + made[0].shape[-1:])], "WRONG_SHAPE", "y",
+                            "1, 4096]; expected [1, 4096]"),
+    "a hundred dimensions": ("plain", lambda made: [made[0].reshape((1,) * 100 + made[0].shape)], "WRONG_SHAPE", "y",
+                             "expected [1, 4096]"),
+    "many tensors": ("plain", lambda made: list(made[0].flatten()[:100]), "WRONG_SHAPE", "y", "returned 100 tensors"),
+    "a list of numbers": ("plain", lambda made: made[0].flatten()[:5000].tolist(), "WRONG_SHAPE", "y",
+                          "returned 4096 values; the contract has 1: y. Each must be a torch.Tensor; of the first that "
+                          "is none: it is a builtins.float"),
     "a scalar": ("plain", lambda made: [made[0].sum()], "WRONG_SHAPE", "y", "shape []"),
     "another class": ("plain", lambda made: [made[0].as_subclass(Subclass)], "TAMPERED", "y", "Subclass"),
     "no memory": ("plain", lambda made: [made[0].to("meta")], "TAMPERED", "y", "no memory"),

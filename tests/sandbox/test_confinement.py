@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -133,6 +134,39 @@ def test_refused_calls(start: Start, strong_level: str, number: int, arguments: 
     call = f"c.syscall({', '.join(filter(None, [str(number), arguments.format(pid=os.getpid())]))})"
     code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); r = {call}; out = [r, ctypes.get_errno()]"
     assert run(child, code) == [-1, 1]
+
+
+def test_leaves_no_objects_of_the_system_behind(start: Start, strong_level: str) -> None:
+    """They outlive every process: there is either a namespace that ends with the candidate, or no way to make them."""
+    code = """
+import ctypes
+c = ctypes.CDLL(None, use_errno=True)
+out = []
+for make in (
+    lambda: c.shmget(0, ctypes.c_size_t(4096), 0o1600),
+    lambda: c.semget(0, 1, 0o1600),
+    lambda: c.msgget(0, 0o1600),
+    lambda: c.mq_open(b"/fk-left-behind", 0o102, 0o600, None),
+):
+    ctypes.set_errno(0)
+    out.append([make() >= 0, ctypes.get_errno()])
+"""
+    before = _ipc_objects()
+    child = start(strong_level)
+    made = run(child, code)
+    if strong_level == "landlock+seccomp":
+        assert made == [[False, errno.EPERM]] * 4
+    child.kill()
+    assert _ipc_objects() - before == set()
+
+
+def _ipc_objects() -> set[str]:
+    """System V objects of this process's namespace, by kind and identifier."""
+    return {
+        f"{kind} {line.split()[1]}"
+        for kind in ("shm", "sem", "msg")
+        for line in Path(f"/proc/sysvipc/{kind}").read_text(encoding="ascii").splitlines()[1:]
+    }
 
 
 def test_has_no_privileges(start: Start, strong_level: str) -> None:

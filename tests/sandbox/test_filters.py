@@ -44,6 +44,10 @@ NUMBERS = {
         "connect": 42,
         "prlimit": 302,
         "ptrace": 101,
+        "shmget": 29,
+        "semget": 64,
+        "msgget": 68,
+        "mq_open": 240,
     },
     "aarch64": {
         "read": 63,
@@ -54,6 +58,10 @@ NUMBERS = {
         "connect": 203,
         "prlimit": 261,
         "ptrace": 117,
+        "shmget": 194,
+        "semget": 190,
+        "msgget": 186,
+        "mq_open": 180,
     },
 }
 SIGCHLD, NEWUSER, NEWNET, VM_THREAD = 17, 0x10000000, 0x40000000, 0x003D0F00
@@ -61,13 +69,16 @@ SIGCHLD, NEWUSER, NEWNET, VM_THREAD = 17, 0x10000000, 0x40000000, 0x003D0F00
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("connect", [True, False])
-def test_filter(machine: str, connect: bool) -> None:
-    program = seccomp.assemble(machine, connect=connect)
+@pytest.mark.parametrize("ipc", [True, False])
+def test_filter(machine: str, connect: bool, ipc: bool) -> None:
+    program = seccomp.assemble(machine, connect=connect, ipc=ipc)
     number = NUMBERS[machine]
     unix, inet, stream, dgram = socket.AF_UNIX, socket.AF_INET, 1 | socket.SOCK_CLOEXEC, 2 | socket.SOCK_CLOEXEC
     assert judge(program, machine, number["read"]) == ALLOW
     assert judge(program, machine, number["ptrace"]) == REFUSE
     assert judge(program, machine, number["clone3"]) == ABSENT
+    for name in ("shmget", "semget", "msgget", "mq_open"):
+        assert judge(program, machine, number[name]) == (ALLOW if ipc else REFUSE)
     assert judge(program, machine, number["clone"], SIGCHLD) == ALLOW
     assert judge(program, machine, number["clone"], VM_THREAD) == ALLOW
     assert judge(program, machine, number["clone"], SIGCHLD | NEWUSER) == REFUSE
@@ -86,7 +97,7 @@ def test_filter(machine: str, connect: bool) -> None:
 
 def test_every_refused_call_is_refused() -> None:
     for machine, column in (("x86_64", 0), ("aarch64", 1)):
-        program = seccomp.assemble(machine, connect=True)
+        program = seccomp.assemble(machine, connect=True, ipc=True)
         for name, numbers in seccomp._REFUSED.items():
             if numbers[column] is not None:
                 assert judge(program, machine, numbers[column]) == REFUSE, name

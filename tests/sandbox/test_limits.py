@@ -70,6 +70,69 @@ time.sleep(60)
     assert _dies(child, code).over_limit == "memory"
 
 
+SHARED = {
+    "open": """
+import os, time
+held = []
+for _ in range(6):
+    held.append(os.memfd_create("x"))
+    for _ in range(50):
+        os.write(held[-1], bytes(1 << 20))
+time.sleep(60)
+""",
+    "spread over processes": """
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        fd = os.memfd_create("x")
+        for _ in range(50):
+            os.write(fd, bytes(1 << 20))
+        time.sleep(60)
+time.sleep(60)
+""",
+    "mapped and closed": """
+import mmap, os, time
+fd = os.memfd_create("x")
+os.ftruncate(fd, 300 << 20)
+held = mmap.mmap(fd, 300 << 20, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+os.close(fd)
+time.sleep(60)
+""",
+    "anonymous": """
+import mmap, time
+held = mmap.mmap(-1, 300 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+time.sleep(60)
+""",
+}
+
+
+@pytest.mark.parametrize("how", SHARED)
+def test_shared_memory_is_memory(start: Start, level: str, how: str) -> None:
+    child = start(level, limits={"memory_bytes": 160 << 20}, cpu=False)
+    assert _dies(child, SHARED[how]).over_limit == "memory"
+
+
+def test_an_arena_is_within_the_limit(start: Start, level: str) -> None:
+    """Mapped and open, in a process that has forked: counted for the whole tree, not for each process of it."""
+    arena = os.memfd_create("fk-arena")
+    os.ftruncate(arena, 40 << 20)
+    child = start(level, limits={"memory_bytes": 160 << 20}, cpu=False)
+    code = """
+import mmap, os, time
+held = mmap.mmap(fds[0], 40 << 20, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+pids = []
+for _ in range(4):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        held[:] = bytes(40 << 20)
+        time.sleep(1.5)
+        os._exit(0)
+out = [os.waitpid(pid, 0)[1] for pid in pids]
+"""
+    assert child.ask({"code": code}, 30.0, (arena,)).body == {"out": [0] * 4}
+    os.close(arena)
+
+
 def test_cpu_time(start: Start, level: str) -> None:
     gone = _dies(start(level, limits={"cpu_s": 1.0}), "while True: pass")
     assert gone.over_limit == "cpu time"

@@ -226,7 +226,7 @@ def calls_of(story: list[str], fails: dict[int, dict[str, Any]]) -> Play:
             if seq in fails:
                 stage.say(fails[seq], kind=wire.ERROR)
             else:
-                stage.say({"outputs": [], "aliases": [], "earlier": []})
+                stage.say({"returned": 0, "outputs": [], "aliases": [], "earlier": []})
         else:
             stage.say({"findings": []} if stage.body["do"] == "checkpoint" else {})
 

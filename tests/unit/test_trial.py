@@ -116,11 +116,11 @@ def test_forged_bodies(trial: Make, name: str) -> None:
 
 
 CALLS: dict[str, dict[str, Any]] = {
-    "aliases of three": {"outputs": [], "aliases": [[1, 2, 3]]},
-    "text as shape": {"outputs": [{"shape": "4096"}], "aliases": []},
-    "too many outputs": {"outputs": [{}] * 65, "aliases": []},
-    "a problem of megabytes": {"outputs": [{"problem": "x" * 100_000}], "aliases": []},
-    "a lone surrogate": {"outputs": [{"problem": "\ud800"}], "aliases": []},
+    "aliases of three": {"returned": 0, "outputs": [], "aliases": [[1, 2, 3]]},
+    "text as shape": {"returned": 0, "outputs": [{"shape": "4096"}], "aliases": []},
+    "too many outputs": {"returned": 0, "outputs": [{}] * 65, "aliases": []},
+    "a problem of megabytes": {"returned": 0, "outputs": [{"problem": "x" * 100_000}], "aliases": []},
+    "a lone surrogate": {"returned": 0, "outputs": [{"problem": "\ud800"}], "aliases": []},
 }
 
 
@@ -131,7 +131,11 @@ def test_forged_descriptions(trial: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "claim", [{"outputs": [], "aliases": [[-5, 0]]}, {"outputs": [], "aliases": [], "earlier": [-9]}]
+    "claim",
+    [
+        {"returned": 0, "outputs": [], "aliases": [[-5, 0]]},
+        {"returned": 0, "outputs": [], "aliases": [], "earlier": [-9]},
+    ],
 )
 def test_negative_indices_never_reach_the_judge(trial: Make, claim: dict[str, Any]) -> None:
     made = trial(lambda stage: stage.say(claim))

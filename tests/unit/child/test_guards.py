@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fk_core.records.claims import Findings
+
 PROBE = Path(__file__).with_name("guards_probe.py")
 CHECKOUT = Path(__file__).parents[3]
 
@@ -168,6 +170,16 @@ def prepare():
 """What a production library does while it starts: looks at the network, replaces a function of torch."""
 
 
+_VARIABLES = "import os\nos.environ.update({f'MY_{i}': '1' for i in range(250)})"
+MANY = {
+    "variables": _VARIABLES,
+    "paths": "import sys\nsys.path += [f'/opt/x{i}' for i in range(250)]",
+    "variables_and_a_patch": _VARIABLES
+    + "\nimport torch\ntorch.allclose = None\nos.environ['LD_PRELOAD'] = '/tmp/x.so'",
+}
+"""More findings than an answer holds."""
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     forbidden = tmp_path_factory.mktemp("harness_home")
@@ -178,6 +190,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         (packages / name).mkdir(parents=True)
         (packages / name / "__init__.py").write_text(_LIBRARY, encoding="utf-8")
     snippets = {name: source for name, (_, source) in {**CAUGHT, **WARNED}.items()} | LEFT_ALONE
+    snippets |= MANY
     snippets["policy"] = "import flash_attn"
     snippets["policy_read"] = f"open({str(packages)!r} + '/flash_attn/__init__.py').read()"
     snippets["policy_allowed"] = "import allowed_kernels\nallowed_kernels.prepare()"
@@ -222,6 +235,21 @@ def test_honest_code_is_left_alone(seen: dict[str, dict[str, Any]], name: str) -
 def test_odd_code_is_a_warning_only(seen: dict[str, dict[str, Any]], name: str) -> None:
     assert WARNED[name][0] in _of(seen[name], "warn"), seen[name]
     assert _of(seen[name], "reject") == []
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_more_findings_than_an_answer_holds(seen: dict[str, dict[str, Any]], name: str) -> None:
+    found = seen[name]["findings"]
+    Findings.model_validate({"findings": found})
+    kinds = [entry["kind"] for entry in found]
+    assert len(found) == 200
+    if name == "variables_and_a_patch":
+        assert kinds[:3] == ["patched_function", "persistence", "findings"]
+        assert _of(seen[name], "reject") == kinds[:2]
+    else:
+        assert kinds == ["findings"] + ["environment"] * 199
+        assert found[0]["what"] == "250 things were seen; 51 of them are left out"
+        assert _of(seen[name], "warn") == kinds
 
 
 @pytest.mark.parametrize(
