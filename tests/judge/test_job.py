@@ -237,7 +237,7 @@ class Subclass(Tensor):
 
 STRUCTURES: dict[str, tuple[str, Callable[[list[Tensor]], Any], str, str, str]] = {
     "None among them": ("residual", lambda made: [made[0]], "WRONG_SHAPE", "y", "returned 1 tensors"),
-    "None": ("plain", lambda made: None, "WRONG_SHAPE", "y", "returned 0 tensors"),
+    "None": ("plain", lambda made: None, "WRONG_SHAPE", "y", "returned nothing"),
     "second output missing": ("residual", lambda made: made[0], "WRONG_SHAPE", "y", "contract has 2: y, residual_out"),
     "one too many": ("plain", lambda made: (made[0], made[0].clone()), "WRONG_SHAPE", "y", "returned 2 tensors"),
     "dtype": ("plain", lambda made: [made[0].double()], "WRONG_DTYPE", "y", "float64"),
