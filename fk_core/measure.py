@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fk_core import stopping
+from fk_core.audits import Audits
 from fk_core.child.wire import Frame
 from fk_core.eager import EagerTimer
 from fk_core.fault import CandidateFault, host_fault, stream_fault
@@ -21,8 +22,7 @@ from fk_core.gated import GatedTimer
 from fk_core.judge_session import JudgeSession
 from fk_core.leases.base import Lease, waiting
 from fk_core.prepared import Prepared, forged, turn_order
-from fk_core.records.claims import CaptureClaim, FullTurn, LayoutClaim, Nothing, PlainTurn
-from fk_core.records.report import Evidence, Outcome
+from fk_core.records.claims import CaptureClaim, LayoutClaim, Nothing, PlainTurn
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Timing
 from fk_core.timings import CaseTiming
@@ -74,8 +74,7 @@ class Stopwatch:
         self._groups: list[list[CaseSpec]] = []
         self._laid: list[_Laid] = []
         self._prepared: list[Prepared] = []
-        self._audits: list[tuple[str, dict[str, Any]]] = []
-        """Cases whose replay was taken and has to be judged, and what the judge is asked then."""
+        self.audits = Audits(trial, judge)
 
     def plan(self, cases: list[CaseSpec], keys: dict[str, str]) -> None:
         """Group the cases by memory, and lay out those of the first group."""
@@ -100,7 +99,7 @@ class Stopwatch:
 
     def all_cases(self, lease: Lease) -> list[CaseTiming]:
         """Time all cases under the exclusive lease, group by group, and capture those of later groups under the shared
-        one. What the last group's calls left is judged later: see :meth:`audit`.
+        one. What the last group's calls left is judged later: see ``audits``.
         """
         done: list[Prepared] = []
         prepared = self._prepared
@@ -120,13 +119,15 @@ class Stopwatch:
                         self.progress(f"timing {p.timing.case.id}", number / len(self._groups))
                         self.time(p)
             if not self.cpu:
-                self._replay_all(prepared)
+                for p in prepared:
+                    p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
+                self.audits.replay([p for p in prepared if p.layouts])
             done += prepared
         return [p.timing for p in done]
 
     def _give_up(self, done: list[Prepared]) -> None:
         """Give back what timed cases hold on either side, for those that follow."""
-        self.audit_all()
+        self.audits.judge_all()
         for p in done:
             self.judge.ask("drop", case=p.timing.case.id)
             self.trial.ask({"do": "drop", "case": p.timing.case.id}, Nothing)
@@ -169,12 +170,11 @@ class Stopwatch:
                 p = self._prepare(laid, work)
                 prepared.append(p)
                 if p.layouts:
-                    self._refill(p)
-                    self._replay(p)
-            self.audit_all()
+                    self.audits.replay([p])
+            self.audits.judge_all()
         except CandidateFault as fault:
             if not fault.settled:
-                self.audit_all()
+                self.audits.judge_all()
             raise
         finally:
             self.close()
@@ -192,7 +192,7 @@ class Stopwatch:
         ticket = self.trial.post(order | self._captures(laid.seeds) | {"inspect": True})
 
         def meanwhile() -> bool:
-            if not self.audit() and not laid.captured:
+            if not self.audits.judge_one() and not laid.captured:
                 self._capture_baseline(laid)
                 return True
             return work() or self.baseline()
@@ -200,7 +200,7 @@ class Stopwatch:
         claim = self.trial.collect_beside(
             ticket, "time", CaptureClaim, meanwhile, timeout_s=self.trial.settings.limits.build_s
         )
-        self.audit_all()
+        self.audits.judge_all()
         if not laid.captured:
             self._capture_baseline(laid)
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
@@ -250,56 +250,6 @@ class Stopwatch:
             again = self.throttled()
             held = f"clocks were held down ({', '.join(reasons)})"
             p.timing.notes.append(f"{held}; timed again" + (f", and still: {', '.join(again)}" if again else ""))
-
-    # -- audits ----------------------------------------------------------------------------------------------------
-
-    def _replay_all(self, prepared: list[Prepared]) -> None:
-        """Replay cases that were timed, on new inputs."""
-        for p in prepared:
-            p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
-            if p.layouts:
-                self._refill(p)
-        for p in prepared:
-            if p.layouts:
-                self._replay(p)
-
-    def _refill(self, p: Prepared) -> None:
-        """New secret inputs."""
-        self.judge.ask("refill", case=p.timing.case.id)
-
-    def _replay(self, p: Prepared) -> None:
-        """One replay; the judge then copies the gates' samples, and all that one call returned.
-
-        Where the gates sample is known in the candidate's process; which call is looked at as a whole is drawn here,
-        after the replay.
-        """
-        case = p.timing.case.id
-        layout = self.random.randrange(len(p.layouts))
-        body = turn_order(p, layout, "full") | {"prime": 0, "timed": 1, "fill": True}
-        self.trial.ask(body, FullTurn)
-        order = p.layouts[layout].order
-        call = self.random.randrange(len(order))
-        whole = {"do": "outputs", "case": case, "layout": layout, "call": call, "slot": order[call]}
-        self.trial.ask(whole | {"results": p.results}, Nothing)
-        # The candidate's code runs only after this: it could still write to what the replay left.
-        self.judge.ask("audit_take", case=case, whole=order[call])
-        self._audits.append((case, {"layout": layout, "slots": order, "sample_seed": p.seeds[layout][1]}))
-
-    def audit(self) -> bool:
-        """Have the next replay that was taken judged; whether there are more.
-
-        Raises ``CandidateFault`` where something was wrong.
-        """
-        if self._audits:
-            case, asked = self._audits.pop(0)
-            told = self.judge.ask("audit", case=case, **asked).body
-            if told["wrong"]:
-                raise _stale(told, case)
-        return bool(self._audits)
-
-    def audit_all(self) -> None:
-        while self.audit():
-            self.trial.check()
 
     # -- eager -----------------------------------------------------------------------------------------------------
 
@@ -357,21 +307,6 @@ class Stopwatch:
             return
         timing.estimate = stopping.undisturbed(rounds)
         timing.baseline_us, timing.candidate_us = (stopping.lowest(rounds, side) * 1e6 for side in (0, 1))
-
-
-def _stale(told: dict[str, Any], case: str) -> CandidateFault:
-    what = (
-        f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
-        f"{told['checked']} calls: what was captured does not compute the whole result anew each time"
-    )
-    evidence = Evidence(
-        kind="graph_stale",
-        what=what,
-        instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
-    )
-    fault = CandidateFault(Outcome.TAMPERED, what, [evidence], case)
-    fault.judged = told
-    return fault
 
 
 def _no_work() -> bool:

@@ -283,8 +283,8 @@ class Validation:
             with self.h.clock("timing"), self.desk.launchers.paused(), self._undisturbed(trial, lease):
                 measured = stopwatch.all_cases(lease)
             with self.h.clock("timing"):
-                trial.finish(stopwatch.audit)
-                stopwatch.audit_all()
+                trial.finish(stopwatch.audits.judge_one)
+                stopwatch.audits.judge_all()
             self.h.measured = measured
             judge.post("close")  # it forgets the job while the candidate's process ends
         finally:

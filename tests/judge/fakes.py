@@ -315,6 +315,6 @@ class Bench:
         self.stopwatch.plan(cases, {c.id: f"key of {c.id}" for c in cases})
         self.stopwatch.capture(lambda: False)
         found = self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
-        self.stopwatch.audit_all()
+        self.stopwatch.audits.judge_all()
         assert not self.judge.replayed, "no replay is forgotten"
         return found

@@ -1,0 +1,82 @@
+"""Whether captured calls compute anything: replays on inputs that are new to them, judged as other calls are.
+
+A graph that was captured may hold results instead of work. So the judge draws new values, the candidate replays one
+layout once, and the judge copies what that left before the candidate's code runs again; it may look at it later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fk_core.fault import CandidateFault
+from fk_core.judge_session import JudgeSession
+from fk_core.prepared import Prepared, turn_order
+from fk_core.records.claims import FullTurn, Nothing
+from fk_core.records.report import Evidence, Outcome
+from fk_core.trial import Trial
+
+
+class Audits:
+    """The audits of one trial's captured cases."""
+
+    def __init__(self, trial: Trial, judge: JudgeSession) -> None:
+        self.trial, self.judge, self.random = trial, judge, trial.random
+        self._taken: list[tuple[str, dict[str, Any]]] = []
+        """Cases whose replay was copied and has to be judged, and what the judge is asked then."""
+
+    def replay(self, prepared: list[Prepared]) -> None:
+        """Replay these cases on new secret inputs."""
+        for p in prepared:
+            self.judge.ask("refill", case=p.timing.case.id)
+        for p in prepared:
+            self._replay_one(p)
+
+    def _replay_one(self, p: Prepared) -> None:
+        """One replay; the judge then copies the gates' samples, and all that one call returned.
+
+        Where the gates sample is known in the candidate's process; which call is looked at as a whole is drawn here,
+        after the replay.
+        """
+        case = p.timing.case.id
+        layout = self.random.randrange(len(p.layouts))
+        body = turn_order(p, layout, "full") | {"prime": 0, "timed": 1, "fill": True}
+        self.trial.ask(body, FullTurn)
+        order = p.layouts[layout].order
+        call = self.random.randrange(len(order))
+        whole = {"do": "outputs", "case": case, "layout": layout, "call": call, "slot": order[call]}
+        self.trial.ask(whole | {"results": p.results}, Nothing)
+        # The candidate's code runs only after this: it could still write to what the replay left.
+        self.judge.ask("audit_take", case=case, whole=order[call])
+        self._taken.append((case, {"layout": layout, "slots": order, "sample_seed": p.seeds[layout][1]}))
+
+    def judge_one(self) -> bool:
+        """Have the next replay that was copied judged; whether there are more.
+
+        Raises ``CandidateFault`` where something was wrong.
+        """
+        if self._taken:
+            case, asked = self._taken.pop(0)
+            told = self.judge.ask("audit", case=case, **asked).body
+            if told["wrong"]:
+                raise _stale(told, case)
+        return bool(self._taken)
+
+    def judge_all(self) -> None:
+        """Have all of them judged."""
+        while self.judge_one():
+            self.trial.check()
+
+
+def _stale(told: dict[str, Any], case: str) -> CandidateFault:
+    what = (
+        f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
+        f"{told['checked']} calls: what was captured does not compute the whole result anew each time"
+    )
+    evidence = Evidence(
+        kind="graph_stale",
+        what=what,
+        instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
+    )
+    fault = CandidateFault(Outcome.TAMPERED, what, [evidence], case)
+    fault.judged = told
+    return fault
