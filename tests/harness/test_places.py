@@ -235,7 +235,7 @@ def test_a_task_file_that_vanishes(harness: Harness, tmp_path: Path) -> None:
     with_task(harness, tmp_path, ('"level": 1', '"level": 1'))
 
     def progress(doing: str, share: float | None) -> None:
-        if doing == "building":
+        if doing == "starting":
             shutil.rmtree(tmp_path / "tasks")
 
     report = harness.validate(kit.request(), progress)
