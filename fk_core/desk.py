@@ -269,7 +269,7 @@ class Desk:
 
     @property
     def _spin_s(self) -> float:
-        """On a GPU, where a turn takes 2 ms, and with cores to spare, nobody falls asleep in between."""
+        """On a GPU, where a turn takes 2 ms, and with cores to spare, judge and candidate stay awake in between."""
         return _SPIN_S if not self.cpu and (os.cpu_count() or 1) >= _SPIN_CORES else 0.0
 
     def _launch(
