@@ -269,7 +269,7 @@ class Desk:
 
     @property
     def _spin_s(self) -> float:
-        """On a GPU, where a turn takes 2 ms, and with cores to spare, judge and candidate stay awake in between."""
+        """On a GPU, where a turn takes 2 ms, and with cores to spare, nobody falls asleep in between."""
         return _SPIN_S if not self.cpu and (os.cpu_count() or 1) >= _SPIN_CORES else 0.0
 
     def _launch(
@@ -286,9 +286,11 @@ class Desk:
         if zygote is None:
             raise ZygoteDied(f"there is no zygote to start the {role} from", hint="It is started anew for the next job")
         env = ({} if self.cpu else {"CUDA_VISIBLE_DEVICES": self.device.uuid}) | (env or {})
-        return launch(
+        child = launch(
             zygote, role, config, self.settings, level=level, scratch=scratch, cpu=self.cpu, hide=hide, env=env
         )
+        child.channel.spin_s = config.get("spin_s", 0.0)
+        return child
 
     @contextlib.contextmanager
     def _scratch(self, name: str) -> Iterator[Path]:
