@@ -28,7 +28,7 @@ from fk_core.settings import Timing
 from fk_core.timings import CaseTiming
 from fk_core.trial import Progress, Trial
 
-_LARGE_BYTES = 32 << 20
+_SHORT_BYTES, _LARGE_BYTES = 64 << 10, 32 << 20
 _CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
@@ -144,23 +144,27 @@ class Stopwatch:
         t = self.t
         self._laid = []
         for case in cases:
-            frame = self.judge.ask("timing", case=case.id, layouts=t.layouts, batch_us=t.batch_us, most=t.calls)
+            frame = self.judge.ask(
+                "timing", case=case.id, layouts=max(t.layouts, t.short_layouts), batch_us=t.batch_us, most=t.calls
+            )
             order = frame.body["order"]
             layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
-            if order["block"] > _LARGE_BYTES:
+            if order["block"] <= _SHORT_BYTES:
+                layouts = t.short_layouts
+            elif order["block"] > _LARGE_BYTES:
                 layouts = min(layouts, t.large_layouts)
             seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
             self._laid.append(_Laid(case, frame, order, seeds))
 
     def _capture_baseline(self, laid: _Laid) -> None:
         laid.captured = True
-        told = self.judge.ask("time", case=laid.case.id, **self._captures(laid.seeds)).body
+        told = self.judge.ask("time", case=laid.case.id, **self._captures(laid.seeds, gates=self.t.gate_layouts)).body
         laid.graph_baseline = bool(told["capturable"])
         laid.layouts = [LayoutClaim.model_validate(row) for row in told.get("layouts", [])]
 
-    def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
-        """What both sides are told to capture."""
-        return {"seeds": seeds, "plain": self.t.plain_layouts}
+    def _captures(self, seeds: list[tuple[int, int]], *, gates: int) -> dict[str, Any]:
+        """What a side is told to capture."""
+        return {"seeds": seeds, "plain": self.t.plain_layouts, "gates": gates}
 
     def _prepare_all(self, work: Callable[[], bool]) -> list[Prepared]:
         """The candidate's side of what is laid out. A case is audited while the next one is captured."""
@@ -189,7 +193,7 @@ class Stopwatch:
         arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
         self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
         frame.close_fds()
-        ticket = self.trial.post(order | self._captures(laid.seeds) | {"inspect": True})
+        ticket = self.trial.post(order | self._captures(laid.seeds, gates=0) | {"inspect": True})
 
         def meanwhile() -> bool:
             if not self.audits.judge_one() and not laid.captured:
