@@ -256,7 +256,8 @@ class CaseTimer:
             given = [
                 self.arena.tensor(self.place.pristine + a.offset, a.shape, a.dtype).clone() for a in self.arguments
             ]
-            return cudadrv.graph_content(self._capture(lambda: self.forwards[0](*given))[0].raw_cuda_graph()).nodes
+            graph, _ = self._capture(lambda: self.forwards[0](*given))
+            return cudadrv.graph_content(graph.raw_cuda_graph()).nodes
 
         before = nodes()
         self._moved.append(self._move_weights(random.Random(0)))
