@@ -46,8 +46,7 @@ class TimingDesk:
             return self.open_case(body["case"], body["layouts"], body["batch_us"], body["most"])
         if do == "time":
             # What the baseline's graphs hold is nobody's concern.
-            more = {"seeds": body["seeds"], "plain": body["plain"], "inspect": False}
-            return self.job.runner.do_time(self._order(body) | more, [])
+            return self.job.runner.do_time(self._order(body) | body | {"inspect": False}, [])
         if do == "turn":
             return self.job.runner.do_turn(body, [])
         if do == "eager":
