@@ -43,6 +43,8 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: Log = []
+        self.captures = self.capturing = 0
+        """How many there were, and the number of the one that is under way, if any."""
         self.captured: dict[str, Log] = {}
         self.pools: dict[str, str | None] = {}
         self.held: dict[str, tuple[int, int]] = {}
@@ -96,8 +98,9 @@ class Stage:
 
     def capture(self, clock: Any, body: Any, pool_of: Any = None) -> tuple[Graph, Any]:
         before = len(self.made)
-        self.log = []
+        self.log, self.captures, self.capturing = [], self.captures + 1, self.captures + 1
         result = body()
+        self.capturing = 0
         kinds = {entry[0] for entry in self.log}
         name = "plain" if kinds == {"call"} else "gate" if kinds == {"gate"} else "full"
         self.captured[name], self.held[name] = self.log, (before, len(self.made))
@@ -301,11 +304,13 @@ class Weighted:
     def __init__(self, stage: Stage, number: int, *, packs: bool) -> None:
         self.stage, self.packs = stage, packs
         self.weight = torch.nn.Parameter(torch.full((6,), float(number)), requires_grad=False)
-        self.at = self.weight.data_ptr()
+        self.of = self.weight.data_ptr()
+        self.packed_in = 0
+        """The capture in which it packed, or 0 for none: what it packed there is not computed before a replay."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.packs and self.at != self.weight.data_ptr():
-            self.at = self.weight.data_ptr()
+        if self.packs and self.of != self.weight.data_ptr():
+            self.of, self.packed_in = self.weight.data_ptr(), self.stage.capturing
             self.stage.log.append(("pack",))
         self.stage.log.append(("call", self.weight.data_ptr(), x.data_ptr()))
         return torch.zeros(BLOCK, dtype=torch.uint8)
@@ -356,6 +361,7 @@ def test_a_module_that_packs_its_weights_by_address_keeps_them(stage: Stage, mon
     assert stage.timer.moving_shows()
     for module in modules:
         module(torch.zeros(1))
+    assert not [m for m in modules if m.packed_in], "what was packed in the look at one module is not used"
     for seed in range(2):
         stage.timer.add_layout(seed, 77, plain=True, gate=False, inspect=False)
         assert {entry[0] for entry in stage.captured["full"]} == {"gate", "call"}
