@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fk_core import stopping
 from fk_core.eager import abba
 from fk_core.judge_session import JudgeSession
-from fk_core.prepared import LONG, PRIME, TIMED, Prepared, forged, turn_order
+from fk_core.prepared import PRIME, TIMED, Prepared, forged, turn_order
 from fk_core.records.claims import FullTurn, GateTurn, PlainTurn
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
@@ -22,9 +23,11 @@ _USABLE = 0.8
 _PATIENCE = 3
 _GATE_EVERY = 2
 """Rounds for each turn of the gates alone."""
-_SLACK_US, _LONG_SLACK_US = 60.0, 150.0
-"""Difference of two processes' own overheads in a turn that means nothing: 111 us at the most was seen on an H200. In
-long turns it is a smaller part of a call, so that more of it can be allowed."""
+_SLACK_US, _LONG_SLACK_US = 60.0, 300.0
+"""Difference of two processes' own overheads in a turn that means nothing: 200 us a turn were seen on an H200, through
+all turns of a job. In long turns it is a smaller part of a call, so that more of it can be allowed."""
+_PAIR = (4, 16)
+"""Timed batches of two turns one after the other: what a turn costs beside its batches is in both."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,9 @@ class _Turn:
     """Of a batch. A gate stands before each, and one behind the last."""
     batches: int
     wall: float
-    """Of all batches."""
+    """Of so many batches."""
+    whole: _Turn | None = None
+    """The longer turn of a pair, where this is what it had more than the shorter one."""
 
     def op(self, gate: float) -> float:
         """Time of a call, where a gate takes ``gate``."""
@@ -71,15 +76,15 @@ class GatedTimer:
         timing = self.p.timing
         timing.mode = "gate nodes"
         for side in ("candidate", "baseline"):
-            self._full(side, 0, TIMED)  # not counted: the device wakes up
-        rounds = self._rounds(TIMED)
-        gap = _gap_us(rounds, self.gate, self.t, _SLACK_US)
+            self._turn(side, 0)  # not counted: the device wakes up
+        rounds = self._rounds(self._turn)
+        gap = _gap_us(rounds, self.gate, self.t)
         if gap:
-            # Something held one side up, maybe not the candidate: only what is seen again is its doing, and what grows
-            # with the number of batches.
+            # Something held one side up, maybe not the candidate: a process on a busy core takes more for each turn, as
+            # long as it lasts. Only what is seen again is its doing, and what grows with the batches.
             timing.notes.append(f"the clock outside saw {gap:.2f} us a call more than the first rounds: taken again")
-            rounds = self._rounds(LONG)
-            gap = _gap_us(rounds, self.gate, self.t, _LONG_SLACK_US)
+            rounds = self._rounds(self._pair)
+            gap = _gap_us(rounds, self.gate, self.t)
         self._conclude(timing, rounds, gap)
         timing.plain = self._plain()
 
@@ -88,8 +93,8 @@ class GatedTimer:
         """Microseconds of one gate, by the baseline's process."""
         return statistics.median(self._gates)
 
-    def _rounds(self, timed: int) -> list[_Round]:
-        """Rounds of turns with so many timed batches."""
+    def _rounds(self, take: Callable[[str, int], _Turn]) -> list[_Round]:
+        """Rounds of turns, each of which ``take`` takes of a side and layout."""
         p = self.p
         began = time.monotonic()
         count = len(p.layouts)
@@ -103,7 +108,7 @@ class GatedTimer:
             pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
             turns: dict[str, list[_Turn]] = {"candidate": [], "baseline": []}
             for side in abba(self.random):
-                turns[side].append(self._full(side, pair[side], timed))
+                turns[side].append(take(side, pair[side]))
             rounds.append(_Round(n % count, turns["candidate"], turns["baseline"]))
             stop = self._stop(_ratios(rounds, self.gate), len(rounds), time.monotonic() - began)
             if stop:
@@ -134,10 +139,23 @@ class GatedTimer:
         clear = abs(found.log_ratio) > math.hypot(self.t.sure * half, self.floor)
         return "the budget was spent and the sign is clear" if spent_s > self.t.budget_s and clear else ""
 
-    def _full(self, side: str, layout: int, timed: int) -> _Turn:
-        """One turn of gates and calls, and how long this process's clock saw it last."""
-        p = self.p
-        body = turn_order(p, layout, "full", timed)
+    def _turn(self, side: str, layout: int) -> _Turn:
+        """One turn of gates and calls."""
+        readings, wall_us = self._ask(side, layout, TIMED)
+        # The primed batches ran as long as the timed ones.
+        return _Turn(statistics.fmean(readings), self.p.layouts[layout].calls, PRIME + TIMED, wall_us)
+
+    def _pair(self, side: str, layout: int) -> _Turn:
+        """What the batches take by which one turn is longer than another: whatever each turn costs is in neither."""
+        short, long = _PAIR
+        (some, less_us), (more, more_us) = (self._ask(side, layout, timed) for timed in _PAIR)
+        calls = self.p.layouts[layout].calls
+        whole = _Turn(statistics.fmean(more), calls, PRIME + long, more_us)
+        return _Turn(statistics.fmean(some + more), calls, long - short, more_us - less_us, whole)
+
+    def _ask(self, side: str, layout: int, timed: int) -> tuple[list[float], float]:
+        """The readings of one turn of gates and calls, and how long this process's clock saw it last."""
+        body = turn_order(self.p, layout, "full", timed)
         began = time.perf_counter()
         if side == "candidate":
             turn = self.trial.ask(body, FullTurn)
@@ -145,9 +163,8 @@ class GatedTimer:
             turn = FullTurn.model_validate(self.judge.ask(**body).body)
         wall_us = (time.perf_counter() - began) * 1e6
         if len(turn.full_us) != timed:
-            raise forged("a turn answered with another number of readings than were asked", p.timing.case.id)
-        # The primed batches ran as long as the timed ones.
-        return _Turn(statistics.fmean(turn.full_us), p.layouts[layout].calls, PRIME + timed, wall_us)
+            raise forged("a turn answered with another number of readings than were asked", self.p.timing.case.id)
+        return turn.full_us, wall_us
 
     def _gate(self) -> float:
         """What a gate takes, by a turn of the gates alone.
@@ -203,9 +220,24 @@ class GatedTimer:
         return stopping.estimate(rounds, trim=0.0)
 
 
-def _gap_us(rounds: list[_Round], gate: float, t: Timing, slack_us: float) -> float:
+def _gap_us(rounds: list[_Round], gate: float, t: Timing) -> float:
     """Microseconds a call that this process's clock saw beyond the candidate's readings, and not beyond the
-    baseline's; 0 where they are within what two honest processes differ by."""
+    baseline's; 0 where they are within what two honest processes differ by.
+
+    Of pairs of turns both is looked at: what the batches took by which one is longer, where no turn's own costs hide a
+    little; and the longer turn as a whole, since who waits in the shorter one hides as much in the longer.
+    """
+    found = _hidden(rounds, gate, t, _SLACK_US)
+    whole = [_Round(r.layout, _wholes(r.candidate), _wholes(r.baseline)) for r in rounds]
+    return max(found, _hidden(whole, gate, t, _LONG_SLACK_US)) if whole[0].candidate else found
+
+
+def _wholes(turns: list[_Turn]) -> list[_Turn]:
+    return [turn.whole for turn in turns if turn.whole]
+
+
+def _hidden(rounds: list[_Round], gate: float, t: Timing, slack_us: float) -> float:
+    """As :func:`_gap_us`, where ``slack_us`` a turn may differ."""
     theirs, ours = _turns(rounds)
     calls, batches = statistics.median(t.calls for t in theirs), theirs[0].batches
     hidden = statistics.median(t.unexplained for t in theirs) - statistics.median(t.unexplained for t in ours)

@@ -143,16 +143,18 @@ def test_the_budget_ends_it(bench: Make) -> None:
     assert made.clock.now_s - began < made.t.budget_max_s + (made.t.step_rounds + 10) * round_s
 
 
-@pytest.mark.parametrize(("turns", "believed"), [(18, True), (10_000, False)])
-def test_what_holds_one_side_up_once_is_not_its_doing(bench: Make, turns: int, believed: bool) -> None:
-    """Time between the readings that only the outside clock sees: in the first turns, or in all."""
+@pytest.mark.parametrize(
+    ("turns", "held_us", "believed"), [(18, 2000, True), (10_000, 250, True), (10_000, 2000, False)]
+)
+def test_what_holds_one_side_up_once_is_not_its_doing(bench: Make, turns: int, held_us: int, believed: bool) -> None:
+    """Time between the readings that only the outside clock sees: in the first turns, or a little or much in all."""
     made = bench()
     real, left = made.trial.process.turn, [turns]
 
     def turn(body: dict[str, Any]) -> dict[str, Any]:
         if left[0]:
             left[0] -= 1
-            made.clock.advance(2000.0)
+            made.clock.advance(held_us)
         answer: dict[str, Any] = real(body)
         return answer
 
@@ -351,6 +353,26 @@ def test_lies_about_time_gain_nothing(bench: Make, lie: str) -> None:
         elif found.estimate is not None:
             assert found.estimate.ratio < 1.03, f"{lie}: {found.estimate.ratio:.3f}"
             assert word(found.estimate, made.t, 0.003) != "faster"
+
+
+def test_who_waits_in_short_turns_hides_nothing(bench: Make) -> None:
+    """A process that claims 3 us less a call than it takes, and makes shorter turns last as long as the longest: the
+    difference of two turns is then what it claims."""
+    made = bench()
+    real, hidden = made.trial.process.turn, 3.0
+
+    def turn(body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = real(body)
+        if body["kind"] == "full" and body["prime"]:
+            answer["full_us"] = [v - hidden * answer["calls"] for v in answer["full_us"]]
+            made.clock.advance(hidden * answer["calls"] * (16 - body["timed"]))
+        return answer
+
+    made.trial.process.turn = turn  # type: ignore[method-assign]
+    (found,) = made.run()
+    assert any("the clock decides" in note for note in found.notes)
+    assert found.estimate is not None
+    assert word(found.estimate, made.t, 0.003) != "faster"
 
 
 def test_what_the_clock_corrected_is_said(bench: Make) -> None:
