@@ -28,7 +28,7 @@ from fk_core.settings import Timing
 from fk_core.timings import CaseTiming
 from fk_core.trial import Progress, Trial
 
-_SHORT_BYTES, _LARGE_BYTES = 64 << 10, 32 << 20
+_SHORT_BYTES = 64 << 10
 _CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
@@ -151,8 +151,6 @@ class Stopwatch:
             layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
             if order["block"] <= _SHORT_BYTES:
                 layouts = t.short_layouts
-            elif order["block"] > _LARGE_BYTES:
-                layouts = min(layouts, t.large_layouts)
             seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
             self._laid.append(_Laid(case, frame, order, seeds))
 

@@ -75,6 +75,8 @@ class Prebuild:
         self.desk, self.source, self.cache, self.owner, self.cancel = desk, source, scratch / "triton", owner, cancel
         self.kept = _store(desk, source)
         self._stop = threading.Event()
+        self._launching = threading.Lock()
+        """One after another: the rows of cases, which come first, don't wait for all builders to start."""
         self._changed = threading.Condition()
         """Guards all that follows."""
         self._children: list[Child] = []
@@ -124,7 +126,8 @@ class Prebuild:
             trees.remove(scratch)
 
     def _build_in(self, scratch: Path) -> None:
-        child = self.desk.builder(self.source, scratch)
+        with self._launching:
+            child = self.desk.builder(self.source, scratch)
         with self._changed:
             self._children.append(child)
         try:

@@ -52,8 +52,6 @@ class Timing:
     """How many captures of the baseline's are made without calls, too, to time the gates."""
     captured_calls: int = 640
     """Of all captures of a case and side together, unless that makes fewer than the least layouts."""
-    large_layouts: int = 6
-    """Captures of a case whose inputs take more than ``measure._LARGE_BYTES``."""
     plain_layouts: int = 3
     """How many of them are captured without gates, too."""
     trim: float = 0.2

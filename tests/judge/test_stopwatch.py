@@ -210,16 +210,6 @@ def test_small_cases_share_one_exclusive_window(bench: Make) -> None:
     assert made.lease.story == ["exclusive", "shared"]
 
 
-def test_large_cases_get_fewer_layouts(bench: Make) -> None:
-    made = bench()
-    made.judge.block = 64 << 20
-    (found,) = made.run()
-    seeds = next(a["seeds"] for a in made.trial.process.asked if a["do"] == "time")
-    assert len(seeds) == made.t.large_layouts < made.t.layouts
-    assert found.estimate is not None
-    assert found.estimate.layouts <= len(seeds)
-
-
 @pytest.mark.parametrize(
     ("calls", "block", "layouts"),
     [(2, 1, 12), (40, 1, 12), (64, 1, 10), (80, 1, 8), (200, 1, 8), (80, 0, 16), (40, 0, 16)],
