@@ -44,6 +44,8 @@ _MOST_BYTES = 64 << 20
 _LAYOUT = "2"
 """Part of the name of what is kept: what was kept in another way is not used, and goes in time."""
 _SLICE_S, _END_S = 0.05, 2.0
+_LAUNCHES = 4
+"""Builders that start at a time: those of the cases' rows come first, and don't wait until a dozen have started."""
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
@@ -75,8 +77,7 @@ class Prebuild:
         self.desk, self.source, self.cache, self.owner, self.cancel = desk, source, scratch / "triton", owner, cancel
         self.kept = _store(desk, source)
         self._stop = threading.Event()
-        self._launching = threading.Lock()
-        """One after another: the rows of cases, which come first, don't wait for all builders to start."""
+        self._launching = threading.Semaphore(_LAUNCHES)
         self._changed = threading.Condition()
         """Guards all that follows."""
         self._children: list[Child] = []

@@ -47,6 +47,8 @@ class TimingDesk:
         if do == "time":
             # What the baseline's graphs hold is nobody's concern.
             return self.job.runner.do_time(self._order(body) | body | {"inspect": False}, [])
+        if do == "layouts":
+            return self.job.runner.do_layouts(body | {"inspect": False}, [])
         if do == "turn":
             return self.job.runner.do_turn(body, [])
         if do == "eager":

@@ -260,10 +260,7 @@ class Runner:
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed.
-
-        ``inspect``: say what the graphs hold, too.
-        """
+        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed."""
         self.drop(body["case"])
         if self.device.type == "cpu":
             self.do_eager(body, [])
@@ -279,22 +276,38 @@ class Runner:
                 sampled=tuple(body["sampled"]),
             )
             self.timers[body["case"]] = timer
-            layouts = []
             try:
-                if timer.moving_shows():
-                    self._call_each(copies, arena, place, arguments)
-                for number, (seed, sample_seed) in enumerate(body["seeds"]):
+                moving_shows = timer.moving_shows()
+            except NotCapturable as error:
+                return self._not_capturable(timer, error)
+            if moving_shows:
+                self._call_each(copies, arena, place, arguments)
+        return self.do_layouts(body, [])
+
+    def do_layouts(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Capture the next layouts of a case, one per seed: the first ``plain`` and ``gates`` of all have these graphs,
+        too. ``inspect``: say what the graphs hold.
+        """
+        timer = self.timers[body["case"]]
+        layouts = []
+        with torch.cuda.device(self.device), _no_grad():
+            try:
+                for seed, sample_seed in body["seeds"]:
+                    number = len(timer.layouts)
                     plain, gate = number < body["plain"], number < body["gates"]
                     told = timer.add_layout(seed, sample_seed, plain=plain, gate=gate, inspect=body["inspect"])
                     layouts.append(told)
             except NotCapturable as error:
-                timer.drop()
-                torch.cuda.synchronize()
-                return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
+                return self._not_capturable(timer, error)
             finally:
                 # Where it could be captured, nothing of the candidate's Python runs between here and the last turn.
                 cudadrv.reset_persisting_l2()
         return {"capturable": True, "layouts": layouts}
+
+    def _not_capturable(self, timer: CaseTimer, error: NotCapturable) -> dict[str, Any]:
+        timer.drop()
+        torch.cuda.synchronize()
+        return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
 
     def _call_each(self, copies: list[Forward], arena: Arena, place: Place, arguments: list[Argument]) -> None:
         for forward in copies:

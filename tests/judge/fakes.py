@@ -106,7 +106,8 @@ class Process:
             return {"capturable": False, "reason": "RuntimeError: operation not permitted when stream is capturing"}
         inspect = body.get("inspect", False)  # the real judge is not asked, and does not look
         made = [layout_of(seed, CALLS, inspect=inspect) for seed, _ in body["seeds"]]
-        self.layouts[body["case"]] = made
+        before = self.layouts.get(body["case"], []) if body["do"] == "layouts" else []
+        self.layouts[body["case"]] = before + made
         self.graphs[body["case"]] = {"plain": body["plain"], "warm": body["plain"], "gate": body["gates"]}
         return {"capturable": True, "layouts": made}
 
@@ -235,8 +236,8 @@ class FakeJudge:
             order = {"do": "time", "case": body["case"], "calls": self.calls, "block": self.block, "key": "k"}
             order["results"] = {"at": 1 << 19, "block": 64, "outputs": [{"at": 0, "bytes": 64}]}
             return {"order": order, "size": 1 << 20}, [fd]
-        if do == "time":
-            return self.process.capture(body), []
+        if do in ("time", "layouts"):
+            return self.process.capture({"do": do, **body}), []
         if do == "turn":
             return self.process.turn({"do": do, **body}), []
         if do == "loop":

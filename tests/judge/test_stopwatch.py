@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from fk_core import measure
 from fk_core.errors import Cancelled
 from fk_core.fault import CandidateFault
+from fk_core.records.claims import LayoutClaim
 from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Settings, Timing
@@ -499,8 +501,15 @@ def test_what_is_to_be_done_meanwhile_is_done(bench: Make) -> None:
 
     cases = [CaseSpec.model_construct(id="op/a", dims={"rows": 64}, calls=1)]
     made.stopwatch.plan(cases, {"op/a": "key"})
-    assert made.stopwatch.baseline()
-    assert not made.stopwatch.baseline()
+    pieces = 0
+    while made.stopwatch.baseline():
+        pieces += 1
+    assert pieces == made.t.short_layouts // measure._PIECE
+    asked = [body for who, body in made.asked if body["do"] in ("time", "layouts")]
+    assert [body["do"] for body in asked] == ["time"] + ["layouts"] * (pieces - 1)
+    (laid,) = made.stopwatch._laid
+    assert [seed for body in asked for seed in body["seeds"]] == laid.seeds
+    assert laid.layouts == [LayoutClaim(**row) for row in made.judge.process.layouts["op/a"]]
     made.stopwatch.capture(work)
     assert left[0] <= 0
 
