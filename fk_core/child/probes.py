@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-from fk_core.child import row_counts
+from fk_core.child import row_counts, split_rows
 from fk_core.child.calls import make_call
 from fk_core.child.distributions import DISTRIBUTIONS, GENERIC, SCALES
 from fk_core.child.formulas import names
+from fk_core.child.layouts import Layout
 
-Relation = Literal["", "same_values", "new_values", "sparse", "rolled", "other_argument", "strided", "row"]
+Relation = Literal["", "same_values", "new_values", "sparse", "rolled", "other_argument", "row"]
 SPARSE = 6
 _CASE_SECRETS = ("large", "heavy", "shifted", "cancellation", "negative", "tiny")
 
@@ -37,6 +38,8 @@ class Probe:
     """Where in its range a distribution of scales lies, from 0 to 1."""
     leading: tuple[int, ...] = ()
     """Sides that stand in place of the form's leading dimension."""
+    layout: Layout = ""
+    """How the arguments lie in memory."""
     unless: int | None = None
     """Index of the call that this one stands in for: made only where that lies outside the candidate's domain."""
     relation: Relation = ""
@@ -75,9 +78,13 @@ class Budget:
     """Up to here, the next octave above ``class_rows`` is taken now and then."""
     sides: tuple[int, ...] = (2, 3)
     """Sides of leading dimensions where there are several."""
+    long_side: tuple[int, int] = (8, 16)
+    """Least and most of one side that is longer: heads, or the tokens of a batch."""
 
 
-GPU_BUDGET = Budget(64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7))
+GPU_BUDGET = Budget(
+    64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7), (8, 128)
+)
 CPU_BUDGET = Budget(2, 1 << 17, 1, (11, 13), 2, 2)
 FRESH = 32
 WIDEST = 1 << 16
@@ -253,8 +260,10 @@ class _Planner:
             self._add(case, dims | dict.fromkeys(leading, 1), "normal", "the first row of an earlier call, alone",
                       relation="row", base=first)  # fmt: skip
         if leading:
-            self._add(case, dims, "normal", "rows with a gap between them", relation="strided", base=first,
-                      may_raise=True)  # fmt: skip
+            apart: tuple[Layout, ...] = ("near", "far")
+            for layout in apart:
+                said = f"few rows{split_rows.SAID[layout]}"
+                self._add(case, dims, "normal", said, layout=layout, may_raise=True)
         if "integers" in self.task["distributions"]:
             whole = self._add(case, dims, "integers", "whole numbers, before they are moved by one place")
             self._add(case, dims, "integers", "the same whole numbers moved by one place", relation="rolled",
@@ -323,12 +332,11 @@ class _Planner:
         if not form["leading"] or not able:
             return
         case, dims = self._narrow(able)
-        for count in (2, 3):
-            sides = row_counts.split(2, self.random, self.budget.sides)
-            if count > 2:
-                sides = (*sides, self.random.choice((1, self.budget.sides[0])))
-            said = f"{form['leading']} as {count} dimensions, {' x '.join(map(str, sides))}"
-            self._off_case(case, dims, prod(sides), "normal", said, leading=sides)
+        for sides, layout in split_rows.tries(self.budget.sides, self.budget.long_side, self.random):
+            said = f"{form['leading']} as {len(sides)} dimensions, {' x '.join(map(str, sides))}"
+            said += split_rows.SAID[layout]
+            more: dict[str, Any] = {"leading": sides, "layout": layout, "may_raise": layout != ""}
+            self._off_case(case, dims, prod(sides), "normal", said, **more)
 
     def _narrow(self, group: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], dict[str, int]]:
         """A case of the group and its dimensions, but for short rows: of a hidden width, or of the narrowest case."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fk_core.child import cudadrv
+from fk_core.child import cudadrv, layouts
 from fk_core.child.arena import Arena, open_arena
 from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_OUTPUTS, MOST_TEXT, told
 from fk_core.child.calls import DTYPES
@@ -102,16 +102,17 @@ class Runner:
         return self.build(recipe["entry"], dict(recipe["init"]), state, DTYPES[recipe["dtype"]], self.device)
 
     def _view(self, place: dict[str, Any], arena: str = "main") -> Tensor:
-        """A tensor in an arena: ``[offset, shape, dtype]`` with an optional row ``width`` inside a padded buffer.
+        """A tensor in an arena: offset, shape and dtype, and the shape of the ``part`` of it that is meant, if any.
 
         The same place is the same tensor object again, as an engine's buffers are: whoever remembers results by object
         and version is found out, since the judge writes to it where torch does not see it.
         """
-        key = (arena, place["at"], tuple(place["shape"]), place["dtype"], place.get("width"))
+        part = place.get("part")
+        key = (arena, place["at"], tuple(place["shape"]), place["dtype"], part and tuple(part))
         found = self._views.get(key)
         if found is None:
             tensor = self.arenas[arena].tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
-            found = self._views[key] = tensor[..., : place["width"]] if place.get("width") else tensor
+            found = self._views[key] = layouts.part(tensor, tuple(part)) if part else tensor
         return found
 
     def do_call(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
