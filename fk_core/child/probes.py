@@ -249,11 +249,14 @@ class _Planner:
         # Right behind the first, so that whoever remembers one call by a few of its elements takes it for that one.
         self._add(case, dims, "normal", f"{SPARSE} elements changed at the same address", relation="sparse",
                   base=first, placement="same")  # fmt: skip
-        self._add(case, dims, "normal", "new values at the same address", relation="new_values", base=first,
+        several = len(self._arguments(case)) > 1
+        # Of several arguments the first drowns the others here, and is drowned by them below.
+        kind = "later_smaller" if several else "normal"
+        self._add(case, dims, kind, "new values at the same address", relation="new_values", base=first,
                   placement="same")  # fmt: skip
         self._add(case, dims, "normal", "the same values at another address", relation="same_values", base=first)
-        if len(self._arguments(case)) > 1:
-            self._add(case, dims, "normal", "the same first argument with another second one",
+        if several:
+            self._add(case, dims, "later_larger", "the same first argument with a second one that is much larger",
                       relation="other_argument", base=first, placement="same")  # fmt: skip
         leading = self._leading(case)
         if leading and dims[leading[0]] > 1:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fk_core.catalog import Catalog
 from fk_core.child import inputs, row_counts
 from fk_core.child.calls import Call
-from fk_core.child.distributions import NORM_EXTREMES
+from fk_core.child.distributions import NORM_EXTREMES, UNEQUAL
 from fk_core.child.oracle import Oracle
 
 CATALOG = Catalog()
@@ -123,6 +123,29 @@ def test_a_residual_cancels_the_input() -> None:
     assert not torch.equal(x, -residual)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_one_argument_drowns_the_other(name: str, dtype: torch.dtype) -> None:
+    for seed in range(20):
+        drawer = inputs.Drawer(name, {"x": (8, 512), "residual": (8, 512)}, dtype, inputs.generator(seed))
+        x, residual = (drawer(argument).float().square().mean().sqrt() for argument in ("x", "residual"))
+        assert 0.95 < float(x) < 1.05
+        times = float(residual / x if name == "later_larger" else x / residual)
+        assert 1900 < times < 8600
+
+
+@pytest.mark.parametrize("relation", ["new_values", "other_argument"])
+def test_related_calls_of_several_arguments_have_unequal_ones(relation: str) -> None:
+    task, probes = task_of("rms_norm"), plan_of("rms_norm", cpu=True)
+    oracle = Oracle(task["path"], task["sha256"])
+    mine = [i for i, p in enumerate(probes) if p.relation == relation and p.form == "residual"]
+    assert mine
+    for index in mine:
+        made = inputs.materialise(task, probes, index, oracle.make_inputs)
+        x, residual = (float(made[name].float().abs().max()) for name in ("x", "residual"))
+        assert (residual > 1000 * x) if relation == "other_argument" else (x > 1000 * residual)
+
+
 def test_an_unknown_distribution_is_named_with_the_known() -> None:
     with pytest.raises(KeyError, match="cancellation"):
         inputs.draw("gaussian", (2, 2), torch.float32, inputs.generator(1))
@@ -157,6 +180,7 @@ def test_the_plan_covers_what_it_must(name: str, cpu: bool) -> None:
         assert {"near", "far"} <= {probe.layout for probe in mine}
         if len(task["entries"][group[0]]["forms"][group[1]]["arguments"]) > 1:
             assert "other_argument" in {probe.relation for probe in mine}
+            assert {probe.distribution for probe in mine} >= set(UNEQUAL)
         assert sum(probe.hidden for probe in mine) >= 3
     shapes = [str(sorted(probe.dims.items())) for probe in probes if probe.why.startswith("fresh")]
     assert len(shapes) == 32
