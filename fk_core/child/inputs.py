@@ -27,7 +27,8 @@ from fk_core.child.distributions import (
     generator,
 )
 from fk_core.child.elementwise import LEAST
-from fk_core.child.probes import SPARSE, Budget, Probe, Relation, plan
+from fk_core.child.planned import Probe, Relation
+from fk_core.child.probes import SPARSE, Budget, plan
 
 __all__ = [
     "DISTRIBUTIONS",

@@ -6,58 +6,17 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from fk_core.child import row_counts, split_rows
-from fk_core.child.calls import make_call
-from fk_core.child.distributions import DISTRIBUTIONS, GENERIC, SCALES
+from fk_core.child.calls import init_defaults, make_call
+from fk_core.child.distributions import DISTRIBUTIONS, SCALES
 from fk_core.child.formulas import names
 from fk_core.child.layouts import Layout
+from fk_core.child.planned import Probe
 
-Relation = Literal["", "same_values", "new_values", "sparse", "rolled", "other_argument", "row"]
 SPARSE = 6
 _CASE_SECRETS = ("large", "heavy", "shifted", "cancellation", "negative", "tiny")
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One call whose outputs are compared with the oracle."""
-
-    case_id: str | None
-    """The case that it stands for at full size; None for reduced and hidden shapes."""
-    entry: str
-    form: str
-    dims: dict[str, int]
-    init: dict[str, Any]
-    dtype: str
-    distribution: str
-    seed: int
-    why: str
-    """For a person, without the secret seed."""
-    level: float | None = None
-    """Where in its range a distribution of scales lies, from 0 to 1."""
-    leading: tuple[int, ...] = ()
-    """Sides that stand in place of the form's leading dimension."""
-    layout: Layout = ""
-    """How the arguments lie in memory."""
-    unless: int | None = None
-    """Index of the call that this one stands in for: made only where that lies outside the candidate's domain."""
-    relation: Relation = ""
-    base: int | None = None
-    """Index in the plan of the call that ``relation`` speaks of; it comes earlier."""
-    placement: Literal["new", "same"] = "new"
-    """``same``: at the addresses of the base call, by writes that torch does not see; ``new``: at others."""
-    gating: bool = True
-    """A wrong answer rejects the candidate."""
-    may_raise: bool = False
-    """Raising an exception is a note and no failure: the shape or dtype is not among those asked for."""
-    hidden: bool = False
-    """The shape is in no case: it gates only inside the candidate's declared domain."""
-
-    @property
-    def generic(self) -> bool:
-        """Whether the rms and row-scale tests hold for these values."""
-        return self.distribution in GENERIC
 
 
 @dataclass(frozen=True)
@@ -223,13 +182,12 @@ class _Planner:
                 if low <= rows <= high:
                     small = self._small(case, case["dims"], rows)
                     self._add(case, small | {leading[0]: rows}, "normal", f"{rows} rows, in no case", hidden=True)
-        for _ in range(2 if widths else 0):
+        for init in ({}, self._unseen_defaults(group)) if widths else ():
             drawn = {name: self._within(ranges[name]) for name in widths}
             dims = self._small(case, case["dims"] | drawn, 3)
-            said = ", ".join(f"{name} {value}" for name, value in drawn.items())
-            self._add(
-                case, dims, self.random.choice(("normal", "shifted", "large")), f"{said}, in no case", hidden=True
-            )
+            said = ", ".join(f"{name} {value}" for name, value in (drawn | init).items())
+            kind = self.random.choice(("normal", "shifted", "large"))
+            self._add(case, dims, kind, f"{said}, in no case", init, hidden=True)
 
         shown = {name: max((c["dims"].get(name, 0) for c in self.task["cases"]), default=0) for name in widths}
         wide = {name: min(most, WIDEST) for name, most in shown.items() if most > ranges[name][1]}
@@ -242,6 +200,11 @@ class _Planner:
             value = float(f"{lowest * (highest / lowest) ** self.random.random():.3g}")
             dims = self._small(case, case["dims"], 2)
             self._add(case, dims, "tiny", f"{name} {value}, in no case", {name: value}, hidden=True)
+
+    def _unseen_defaults(self, group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Defaults of ``__init__`` that no case of the group has: they must be right for its form and dtype, too."""
+        defaults = init_defaults(self.task["entries"][group[0]["entry"]]["init"])
+        return {name: value for name, value in defaults.items() if all(c["init"][name] != value for c in group)}
 
     def _relations(self, case: Mapping[str, Any]) -> None:
         dims = self._small(case, case["dims"], max(2, min(self.budget.rows, 8)))

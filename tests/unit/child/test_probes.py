@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fk_core.catalog import Catalog
 from fk_core.child import inputs, row_counts
-from fk_core.child.calls import Call
+from fk_core.child.calls import Call, init_defaults
 from fk_core.child.distributions import NORM_EXTREMES, UNEQUAL
 from fk_core.child.oracle import Oracle
 
@@ -211,6 +211,16 @@ def test_seeds_decide_everything_and_differ() -> None:
     assert not {probe.seed for probe in one} & {probe.seed for probe in other}
     hidden = [[probe.dims for probe in probes if probe.hidden] for probes in (one, other)]
     assert hidden[0] != hidden[1]
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_are_tried_with_every_form_and_dtype(name: str, cpu: bool) -> None:
+    task, probes = task_of(name), plan_of(name, cpu=cpu)
+    for entry, form, dtype in {(c["entry"], c["form"], c["dtype"]) for c in task["cpu_cases" if cpu else "cases"]}:
+        mine = [p for p in probes if (p.entry, p.form, p.dtype) == (entry, form, dtype) and p.unless is None]
+        for argument, value in init_defaults(task["entries"][entry]["init"]).items():
+            assert any(p.init[argument] == value for p in mine), (form, dtype, argument)
 
 
 def test_widths_that_are_init_arguments_follow_the_hidden_shape() -> None:
