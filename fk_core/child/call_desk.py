@@ -61,6 +61,8 @@ class Taken:
     """Outputs of the call that this one relates to; empty where there is none."""
     problem: dict[str, Any] | None
     """What is wrong with the form of the outputs."""
+    strides: str
+    """What a consumer of the outputs has to be told; right answers may lie in memory in any way."""
     aliases: list[list[int]]
     earlier: list[int]
 
@@ -203,6 +205,7 @@ class CallDesk:
             kept=self._kept(laid.again, [of(a, (a["bytes"],), torch.uint8) for a in laid.again]),
             base=[] if base is None else self.outputs.get(base, []),
             problem=self._structure(known, returned, described),
+            strides=_strides(list(known.layout), described),
             aliases=aliases,
             earlier=earlier,
         )
@@ -284,6 +287,7 @@ class CallDesk:
             "judgement": first.as_dict() if first else {},
             "note": (first.note if first else "") or note,
             "skipped": note,
+            "strides": taken.strides,
             "limit": self.job.task["tolerance"]["limit"],
             "max_abs_error": _most(j.max_abs_error for j in judged),
             "max_error_ratio": _most(j.max_error_ratio for j in judged),
@@ -370,6 +374,14 @@ class CallDesk:
             lead = [b[tuple(slice(0, n) for n in a.shape)] for a, b in zip(got, taken.base, strict=True)]
             same = all(compare.same_bits(a, b) for a, b in zip(got, lead, strict=True))
             flags["batch_invariant"] = flags.get("batch_invariant", True) and same
+
+
+def _strides(names: list[str], described: list[dict[str, Any]]) -> str:
+    """Of the first output whose elements are no neighbours in memory, by the candidate's words; empty if none is."""
+    for name, row in zip(names, described, strict=False):
+        if row["last_stride"] != 1:
+            return f"output {name} has a last stride of {row['last_stride']}: kernels that read whole rows want 1"
+    return ""
 
 
 def _most(values: Any) -> float | None:

@@ -22,7 +22,7 @@ from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_OUTPUTS, MO
 from fk_core.child.calls import DTYPES
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
-from fk_core.child.memory import copy_bytes, extent, overlap, shared
+from fk_core.child.memory import copy_bytes, extent, last_stride, overlap, shared
 from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
@@ -190,6 +190,7 @@ class Runner:
                 continue
             shape, dtype = list(_size(value)), str(_dtype(value)).removeprefix("torch.")
             row: dict[str, Any] = {"shape": shape[:MOST_DIMENSIONS], "dtype": dtype, "device": _device(value).type}
+            row["last_stride"] = last_stride(value)
             if number < len(places):
                 place = places[number]
                 fits = prod(shape) * _dtype(value).itemsize == place["bytes"]
