@@ -20,8 +20,8 @@ _GROUP_BYTES = 32 << 20
 
 USUAL = (1.0, 0.0)
 LOOKS = (USUAL, (1.0, 100.0), USUAL, (2.0**-11, 0.0), USUAL, (8.0, 0.0), USUAL, USUAL)
-"""What normal values of a slot are multiplied by, and what is added: as many slots in a row have every look. At 100 the
-exponential overflows; the squares of 2^-11 are below any usual eps. Larger values would fail a softmax that is honest:
+"""What normal values of a slot are multiplied by, and what is added. Slots take them in turn. At 100 the exponential
+overflows; the squares of 2^-11 are below any usual eps. Larger values would fail a softmax that is honest:
 exp2(x * log2e - max) is off by a rounding of x."""
 
 

@@ -42,7 +42,7 @@ class Probe:
     gating: bool = True
     """A wrong answer rejects the candidate."""
     may_raise: bool = False
-    """Raising an exception is a note and no failure: the shape or dtype is not among those asked for."""
+    """Raising an exception is a note and no failure: the shape, dtype or layout is not among those asked for."""
     hidden: bool = False
     """The shape is in no case: it gates only inside the candidate's declared domain."""
 
