@@ -116,6 +116,8 @@ class Correctness:
         """What the judge says of one call."""
         self._note(probe, told)
         if told["ok"]:
+            if told.get("strides") and told["strides"] not in self.trial.warnings:
+                self.trial.warnings.append(told["strides"])
             if told.get("skipped"):
                 self.trial.warnings.append(f"{probe['why']}: {told['skipped']}")
         elif not probe["gating"]:

@@ -23,7 +23,8 @@ GENERAL = [
     "Keep the class names, parameter names and parameter shapes: load_state_dict(strict=True) fills them.",
     "Launch on the current stream; no host synchronisation in forward. Importing the file only defines and compiles.",
     "Inputs not named as overwritable, parameters and buffers stay bit-identical.",
-    "Arguments begin at multiples of 16 bytes; their last stride is 1, and rows may lie apart.",
+    "Arguments begin at multiples of 16 bytes; their last stride is 1. They may be parts of longer tensors: rows lie "
+    "apart by any distance, and [a, b, n] may be the slice [:, :b] of [a, c, n].",
 ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fk_core.child import compare
+from fk_core.child import compare, layouts
 from fk_core.child.arena import Cursor, poison
 from fk_core.child.calls import DTYPES
 from fk_core.child.foresight import Foresight, Known
@@ -53,14 +53,16 @@ class Taken:
     """Bytes of the copy, and of what the arguments were before."""
     got: dict[str, Tensor]
     after: dict[str, Tensor]
-    between: dict[str, Tensor]
-    """What stands between the rows of strided arguments."""
+    stored: dict[str, Tensor]
+    """The arguments with what lies around them: see ``Known.stored``."""
     kept: list[tuple[Tensor, Tensor]]
     """Bytes of outputs of earlier calls, as they were behind this call and as they were before."""
     base: list[Tensor]
     """Outputs of the call that this one relates to; empty where there is none."""
     problem: dict[str, Any] | None
     """What is wrong with the form of the outputs."""
+    strides: str
+    """What a consumer of the outputs has to be told; right answers may lie in memory in any way."""
     aliases: list[list[int]]
     earlier: list[int]
 
@@ -116,8 +118,8 @@ class CallDesk:
                 "shape": list(stored.shape),
                 "dtype": str(stored.dtype).removeprefix("torch."),
             }
-            if known.strided:
-                place["width"] = known.values[name].shape[-1]
+            if stored.shape != known.values[name].shape:
+                place["part"] = list(known.values[name].shape)
             arena.tensor(place["at"], tuple(stored.shape), stored.dtype).copy_(stored)
             places.append(place)
         outputs = []
@@ -192,18 +194,18 @@ class CallDesk:
             return left[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
         stored = {p["name"]: of(p, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in laid.places}
-        widths = {p["name"]: p["width"] for p in laid.places if "width" in p}
         got = {o["name"]: of(o, *known.layout[o["name"]]) for o in laid.outputs}
         base = known.probe.base
         self.taken[i] = Taken(
             known,
             2 * left.numel(),
             got,
-            after={name: whole[..., : widths.get(name)] for name, whole in stored.items()},
-            between={name: stored[name][..., width:] for name, width in widths.items()},
+            after={name: layouts.part(whole, known.call.shapes[name]) for name, whole in stored.items()},
+            stored=stored,
             kept=self._kept(laid.again, [of(a, (a["bytes"],), torch.uint8) for a in laid.again]),
             base=[] if base is None else self.outputs.get(base, []),
             problem=self._structure(known, returned, described),
+            strides=_strides(list(known.layout), described),
             aliases=aliases,
             earlier=earlier,
         )
@@ -285,6 +287,7 @@ class CallDesk:
             "judgement": first.as_dict() if first else {},
             "note": (first.note if first else "") or note,
             "skipped": note,
+            "strides": taken.strides,
             "limit": self.job.task["tolerance"]["limit"],
             "max_abs_error": _most(j.max_abs_error for j in judged),
             "max_error_ratio": _most(j.max_error_ratio for j in judged),
@@ -320,11 +323,11 @@ class CallDesk:
         return None
 
     def _between_rows(self, known: Known, taken: Taken) -> str:
-        """What was written where a strided argument has no elements."""
-        for name, now in taken.between.items():
-            stored = known.stored[name]
-            if not compare.same_bits(now, stored[..., stored.shape[-1] - now.shape[-1] :]):
-                return f"memory between the rows of {name} was written: its rows are {stored.shape[-1]} elements apart"
+        """What was written around an argument that is a part of a longer tensor."""
+        for name, now in taken.stored.items():
+            then, shape = known.stored[name], known.call.shapes[name]
+            if then.shape != shape and not compare.same_bits(layouts.with_part(now, then, shape), then):
+                return f"memory between the rows of {name} was written: it is a part of a tensor {list(then.shape)}"
         return ""
 
     def recheck(self, places: list[dict[str, Any]], copied: list[Tensor]) -> str:
@@ -371,6 +374,14 @@ class CallDesk:
             lead = [b[tuple(slice(0, n) for n in a.shape)] for a, b in zip(got, taken.base, strict=True)]
             same = all(compare.same_bits(a, b) for a, b in zip(got, lead, strict=True))
             flags["batch_invariant"] = flags.get("batch_invariant", True) and same
+
+
+def _strides(names: list[str], described: list[dict[str, Any]]) -> str:
+    """Of the first output whose elements are no neighbours in memory, by the candidate's words; empty if none is."""
+    for name, row in zip(names, described, strict=False):
+        if row["last_stride"] != 1:
+            return f"output {name} has a last stride of {row['last_stride']}: kernels that read whole rows want 1"
+    return ""
 
 
 def _most(values: Any) -> float | None:

@@ -14,7 +14,11 @@ from torch import Tensor
 
 Shape = tuple[int, ...]
 
-GENERIC = frozenset({"normal", "large", "heavy", "shifted", "repeated_row"})
+UNEQUAL = ("later_smaller", "later_larger")
+"""Normal values, those of every argument behind the first so much smaller or larger that one drowns the other."""
+UNEQUAL_BITS = (11.0, 13.0)
+"""Least and most of the logarithm to base 2 of how much: fp16 holds what is so much larger."""
+GENERIC = frozenset({"normal", "large", "heavy", "shifted", "repeated_row", *UNEQUAL})
 """Values without structure: rounding errors are independent, so that the rms and row-scale tests hold."""
 MANDATORY = ("normal", "large", "tiny", "constant", "cancellation", "outliers")
 """A wrong kernel is known for each of these that passes all the others."""
@@ -68,7 +72,7 @@ class Drawer:
     """Draws the arguments of one call, in the order asked: what ``make_inputs`` of a task gets as ``draw``.
 
     It remembers what it drew, since some distributions relate arguments to each other: under ``cancellation`` a second
-    argument of the same shape is nearly the negative of the first.
+    argument of the same shape is nearly the negative of the first; under ``UNEQUAL`` it has another size.
     """
 
     def __init__(
@@ -88,6 +92,10 @@ class Drawer:
         partner = next((tensor for tensor in self._drawn if tuple(tensor.shape) == shape), None)
         if self.distribution == "cancellation" and partner is not None:
             made = _nearly_opposite(partner, self.source)
+        elif self.distribution in UNEQUAL and self._drawn:
+            bits = _scalar(self.source, *UNEQUAL_BITS)
+            size = 2.0 ** (bits if self.distribution == "later_larger" else -bits)
+            made = (_normal(shape, self.source) * size).to(self.dtype)
         else:
             made = draw(self.distribution, shape, self.dtype, self.source, self.level)
         self._drawn.append(made)
@@ -266,5 +274,6 @@ DISTRIBUTIONS: dict[str, Callable[[Shape, torch.dtype, torch.Generator], Tensor]
     "cancellation": _cancellation,
     "masked": _masked,
     "nan": _nan,
+    **dict.fromkeys(UNEQUAL, _plain),
     **{name: _of_scale(name) for name in SCALES},
 }

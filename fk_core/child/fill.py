@@ -18,6 +18,12 @@ _LEAST_POOL = 4096
 _GROUP_BYTES = 32 << 20
 """Of arguments drawn at once: more would take no fewer operations worth counting, and more memory for a while."""
 
+USUAL = (1.0, 0.0)
+LOOKS = (USUAL, (1.0, 100.0), USUAL, (2.0**-11, 0.0), USUAL, (8.0, 0.0), USUAL, USUAL)
+"""What normal values of a slot are multiplied by, and what is added. Slots take them in turn. At 100 the exponential
+overflows; the squares of 2^-11 are below any usual eps. Larger values would fail a softmax that is honest:
+exp2(x * log2e - max) is off by a rounding of x."""
+
 
 class Fill:
     """Values of any of ``slots`` slots, made anew when asked for: all follow from ``seed``.
@@ -25,6 +31,9 @@ class Fill:
     Where rows are independent, slots are drawn as ``group`` neighbours at once, as one call of so many more rows.
     On a CPU, where drawing costs more than many an operator, values are windows at random offsets of one drawn pool,
     times a random factor: no two slots hold the same values, and every fill has another pool.
+
+    Some slots hold small, large or shifted values (``LOOKS``), so that a kernel that is right for others alone is found
+    out in timed calls, too. Most hold usual ones, which are what is to be timed.
     """
 
     def __init__(
@@ -37,6 +46,7 @@ class Fill:
         device: torch.device,
     ) -> None:
         self.call, self.slots, self.make_inputs, self.seed, self.device = call, slots, make_inputs, seed, device
+        self._first_look = _hash(seed, 0, "look") % len(LOOKS)
         self._pools: dict[int, Tensor] = {}
         self._latest: tuple[int, dict[str, Tensor]] = (-1, {})
         size = max(1, sum(prod(shape) for shape in call.shapes.values()) * call.dtype.itemsize)
@@ -65,17 +75,32 @@ class Fill:
             return {name: values.unsqueeze(0) for name, values in self._window(first).items()}
         call, shapes = self._drawn, self.call.shapes
         source = generator(self.seed + 1 + first, self.device)
-        made = self.make_inputs(call, Drawer("normal", call.shapes, call.dtype, source))
+        usual = Drawer("normal", call.shapes, call.dtype, source)
+        looks = [self.look(number) for number in range(first, first + self.group)]
+        times, plus = torch.tensor(looks, dtype=call.dtype, device=self.device).unsqueeze(-1).unbind(1)
+
+        def looking(name: str) -> Tensor:
+            values = usual(name)
+            return values.reshape(self.group, -1).mul_(times).add_(plus).view(values.shape)
+
+        made = self.make_inputs(call, looking if call.dtype.is_floating_point else usual)
         return {name: made[name].reshape(self.group, *shapes[name])[: self.slots - first] for name in made}
 
+    def look(self, number: int) -> tuple[float, float]:
+        """Which of ``LOOKS`` the floating-point values of a slot have."""
+        return LOOKS[(self._first_look + number) % len(LOOKS)]
+
     def _window(self, number: int) -> dict[str, Tensor]:
+        times, plus = self.look(number)
+
         def window(name: str) -> Tensor:
             shape = self.call.shapes[name]
             count = prod(shape)
             pool = self._pool(count)
             start = _hash(self.seed, number, name) % (pool.numel() - count + 1)
             factor = 0.5 + _hash(self.seed, number, f"{name} factor") / 2**64
-            return pool[start : start + count].view(shape) * factor
+            values = pool[start : start + count].view(shape) * (factor * times)
+            return values.add_(plus) if plus else values
 
         return {name: tensor.contiguous() for name, tensor in self.make_inputs(self.call, window).items()}
 

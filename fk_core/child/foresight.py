@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
-from fk_core.child import compare, inputs
+from fk_core.child import compare, inputs, layouts
 from fk_core.child.calls import Call, output_layout
 from fk_core.child.oracle import Reference
 
@@ -33,15 +33,9 @@ class Known:
         self.call: Call = inputs.call_of(job.task, self.probe)
         self.layout = output_layout(job.task, self.call)
         self.values = inputs.materialise(job.task, job.probes, index, job.oracle.make_inputs, job.device)
-        self.stored = self.values
-        """What lies in the arena: the arguments, or buffers with longer rows of which they are a part."""
-        if self.strided:
-            source = inputs.generator(self.probe.seed ^ 1, job.device)
-            self.stored = {name: inputs.padded(tensor, source) for name, tensor in self.values.items()}
-
-    @property
-    def strided(self) -> bool:
-        return self.probe.relation == "strided"
+        shapes = inputs.buffer_shapes(self.call, self.probe)
+        self.stored = {name: layouts.spread(tensor, shapes[name]) for name, tensor in self.values.items()}
+        """What lies in the arena: the arguments, or longer tensors of which they are a part."""
 
     @cached_property
     def expected(self) -> dict[str, Reference]:
@@ -124,6 +118,7 @@ class Foresight:
 
     def _size(self, index: int) -> int:
         """Bytes, roughly: the arguments of a call, and what is right for them."""
-        call = inputs.call_of(self.job.task, self.job.probes[index])
-        given = sum(prod(shape) for shape in call.shapes.values()) * call.dtype.itemsize
+        probe = self.job.probes[index]
+        call = inputs.call_of(self.job.task, probe)
+        given = sum(map(prod, inputs.buffer_shapes(call, probe).values())) * call.dtype.itemsize
         return given + _REFERENCE_BYTES * sum(prod(shape) for shape, _ in output_layout(self.job.task, call).values())

@@ -15,7 +15,7 @@ from torch import Tensor
 from fk_core.child import compare, inputs
 from fk_core.child.arena import Cursor, spaced
 from fk_core.child.calls import DTYPES, Call, output_layout, stacked
-from fk_core.child.probes import Probe
+from fk_core.child.planned import Probe
 from fk_core.child.runner import KEEP_BYTES
 
 if TYPE_CHECKING:

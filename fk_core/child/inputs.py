@@ -5,12 +5,14 @@ Both follow from one secret 64-bit seed, so that any call can be made again.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fk_core.child import layouts
 from fk_core.child.calls import Call, make_call, state_shapes
 from fk_core.child.distributions import (
     DISTRIBUTIONS,
@@ -19,12 +21,14 @@ from fk_core.child.distributions import (
     MANDATORY,
     SCALES,
     Drawer,
+    Shape,
     draw,
     draw_state,
     generator,
 )
 from fk_core.child.elementwise import LEAST
-from fk_core.child.probes import SPARSE, Budget, Probe, Relation, plan
+from fk_core.child.planned import Probe, Relation
+from fk_core.child.probes import SPARSE, Budget, plan
 
 __all__ = [
     "DISTRIBUTIONS",
@@ -36,6 +40,7 @@ __all__ = [
     "Drawer",
     "Probe",
     "allow_flush",
+    "buffer_shapes",
     "call_of",
     "derive",
     "draw",
@@ -43,7 +48,6 @@ __all__ = [
     "flushed",
     "generator",
     "materialise",
-    "padded",
     "plan",
     "state_of",
 ]
@@ -80,7 +84,7 @@ def materialise(
     make_inputs: MakeInputs,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """The inputs of one call of the plan, contiguous; a ``strided`` call is laid out with :func:`padded` afterwards."""
+    """The inputs of one call of the plan, contiguous; :func:`buffer_shapes` says how they are laid out afterwards."""
     probe = probes[index]
     source = generator(probe.seed, device)
     call = call_of(task, probe)
@@ -104,7 +108,7 @@ def derive(
     """Inputs that stand in ``relation`` to ``base``; ``fresh`` has new values of the same shapes."""
     if relation == "new_values":
         return dict(fresh)
-    if relation in ("same_values", "strided"):
+    if relation == "same_values":
         return {name: tensor.clone() for name, tensor in base.items()}
     if relation == "other_argument":
         first = next(iter(base))
@@ -122,16 +126,10 @@ def derive(
     raise ValueError(f"no relation {relation!r}")
 
 
-def padded(tensor: Tensor, source: torch.Generator) -> Tensor:
-    """A buffer with rows longer than those of ``tensor``, NaN behind them: ``buffer[..., :width]`` is the argument.
-
-    The gap is a multiple of 16 elements: rows stay as aligned as they are when a projection's output is split.
-    """
-    gap = 16 * int(torch.randint(1, 5, (), generator=source, device=source.device))
-    empty = float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max
-    buffer = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + gap), empty)
-    buffer[..., : tensor.shape[-1]] = tensor
-    return buffer
+def buffer_shapes(call: Call, probe: Probe) -> dict[str, Shape]:
+    """Of the tensors of which the arguments of a call are parts: their own shapes where they are contiguous."""
+    source = random.Random(probe.seed ^ 1)
+    return {name: layouts.buffer_shape(shape, probe.layout, source) for name, shape in call.shapes.items()}
 
 
 def flushed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

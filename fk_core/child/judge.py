@@ -227,8 +227,9 @@ class Job:
         return key
 
     def _room(self, index: int) -> int:
-        call = inputs.call_of(self.task, self.probes[index])
-        size = sum(prod(s) for s in call.shapes.values()) * call.dtype.itemsize * 2
+        probe = self.probes[index]
+        call = inputs.call_of(self.task, probe)
+        size = sum(map(prod, inputs.buffer_shapes(call, probe).values())) * call.dtype.itemsize
         size += sum(prod(s) * d.itemsize for s, d in output_layout(self.task, call).values())
         return size + RECHECK_BYTES * 2 + 4096
 

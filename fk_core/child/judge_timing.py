@@ -16,7 +16,7 @@ from fk_core.child.ceilings import Ceilings
 from fk_core.child.fill import Fill
 from fk_core.child.formulas import evaluate
 from fk_core.child.runner import timing_arena
-from fk_core.child.timing import OWN_BYTES, Place
+from fk_core.child.timing import MOVED_BYTES, Place
 
 if TYPE_CHECKING:
     from fk_core.child.judge import Job
@@ -127,7 +127,7 @@ class TimingDesk:
             "do": "time",
             "case": case_id,
             "key": key,
-            "copies": self._copies(call, block, calls),
+            "copies": self._copies(call, calls),
             "arguments": arguments,
             "pristine": 0,
             "block": block,
@@ -155,15 +155,16 @@ class TimingDesk:
         assert self.ceilings.bandwidth
         guess_us = max(1.5, self._bytes(call) / self.ceilings.bandwidth * 1e6)
         free, _ = torch.cuda.mem_get_info(self.device)
-        # In each of two processes: pristine inputs and results; in each layout slots and outputs; and weight copies.
-        each = block + results + layouts * (block + 2 * results) + _WEIGHT_COPIES * self._weight_bytes(call)
+        # In each of two processes: pristine inputs and results; in each layout the same, slots and outputs; and weight
+        # copies.
+        each = block + results + layouts * (2 * block + 2 * results) + _WEIGHT_COPIES * self._weight_bytes(call)
         fits = int(free * _MEMORY_SHARE / max(1, each))
         return max(2, min(most, math.ceil(batch_us / guess_us), max(2, fits)))
 
-    def _copies(self, call: Call, block: int, calls: int) -> int:
+    def _copies(self, call: Call, calls: int) -> int:
         """Modules for a batch of calls. More than calls where their weights can't be moved from layout to layout: each
         layout picks its own, so that the addresses change, too."""
-        moved = calls * max(block, self._weight_bytes(call)) <= OWN_BYTES
+        moved = calls * self._weight_bytes(call) <= MOVED_BYTES
         return calls if moved else math.ceil(_WEIGHT_COPIES * calls)
 
     def _weight_bytes(self, call: Call) -> int:

@@ -21,6 +21,12 @@ _contiguous, _is_contiguous = torch._C.TensorBase.contiguous, torch._C.TensorBas
 _memmove, _current_stream = ctypes.memmove, torch.cuda.current_stream
 
 
+def last_stride(tensor: Tensor) -> int:
+    """From one element of a row to the next; 1 where a row has no next."""
+    sizes, strides = _size(tensor), _stride(tensor)
+    return int(strides[-1]) if prod(sizes) and sizes[-1:] > (1,) else 1
+
+
 def extent(tensor: Tensor) -> tuple[int, int]:
     """First address and the one behind the last; (0, 0) of a tensor without elements."""
     sizes, strides = _size(tensor), _stride(tensor)

@@ -6,55 +6,17 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
-from fk_core.child import row_counts
-from fk_core.child.calls import make_call
-from fk_core.child.distributions import DISTRIBUTIONS, GENERIC, SCALES
+from fk_core.child import row_counts, split_rows
+from fk_core.child.calls import init_defaults, make_call
+from fk_core.child.distributions import DISTRIBUTIONS, SCALES
 from fk_core.child.formulas import names
+from fk_core.child.layouts import Layout
+from fk_core.child.planned import Probe
 
-Relation = Literal["", "same_values", "new_values", "sparse", "rolled", "other_argument", "strided", "row"]
 SPARSE = 6
 _CASE_SECRETS = ("large", "heavy", "shifted", "cancellation", "negative", "tiny")
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One call whose outputs are compared with the oracle."""
-
-    case_id: str | None
-    """The case that it stands for at full size; None for reduced and hidden shapes."""
-    entry: str
-    form: str
-    dims: dict[str, int]
-    init: dict[str, Any]
-    dtype: str
-    distribution: str
-    seed: int
-    why: str
-    """For a person, without the secret seed."""
-    level: float | None = None
-    """Where in its range a distribution of scales lies, from 0 to 1."""
-    leading: tuple[int, ...] = ()
-    """Sides that stand in place of the form's leading dimension."""
-    unless: int | None = None
-    """Index of the call that this one stands in for: made only where that lies outside the candidate's domain."""
-    relation: Relation = ""
-    base: int | None = None
-    """Index in the plan of the call that ``relation`` speaks of; it comes earlier."""
-    placement: Literal["new", "same"] = "new"
-    """``same``: at the addresses of the base call, by writes that torch does not see; ``new``: at others."""
-    gating: bool = True
-    """A wrong answer rejects the candidate."""
-    may_raise: bool = False
-    """Raising an exception is a note and no failure: the shape or dtype is not among those asked for."""
-    hidden: bool = False
-    """The shape is in no case: it gates only inside the candidate's declared domain."""
-
-    @property
-    def generic(self) -> bool:
-        """Whether the rms and row-scale tests hold for these values."""
-        return self.distribution in GENERIC
 
 
 @dataclass(frozen=True)
@@ -75,9 +37,13 @@ class Budget:
     """Up to here, the next octave above ``class_rows`` is taken now and then."""
     sides: tuple[int, ...] = (2, 3)
     """Sides of leading dimensions where there are several."""
+    long_side: tuple[int, int] = (8, 16)
+    """Least and most of one side that is longer: heads, or the tokens of a batch."""
 
 
-GPU_BUDGET = Budget(64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7))
+GPU_BUDGET = Budget(
+    64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7), (8, 128)
+)
 CPU_BUDGET = Budget(2, 1 << 17, 1, (11, 13), 2, 2)
 FRESH = 32
 WIDEST = 1 << 16
@@ -216,13 +182,12 @@ class _Planner:
                 if low <= rows <= high:
                     small = self._small(case, case["dims"], rows)
                     self._add(case, small | {leading[0]: rows}, "normal", f"{rows} rows, in no case", hidden=True)
-        for _ in range(2 if widths else 0):
+        for init in ({}, self._unseen_defaults(group)) if widths else ():
             drawn = {name: self._within(ranges[name]) for name in widths}
             dims = self._small(case, case["dims"] | drawn, 3)
-            said = ", ".join(f"{name} {value}" for name, value in drawn.items())
-            self._add(
-                case, dims, self.random.choice(("normal", "shifted", "large")), f"{said}, in no case", hidden=True
-            )
+            said = ", ".join(f"{name} {value}" for name, value in (drawn | init).items())
+            kind = self.random.choice(("normal", "shifted", "large"))
+            self._add(case, dims, kind, f"{said}, in no case", init, hidden=True)
 
         shown = {name: max((c["dims"].get(name, 0) for c in self.task["cases"]), default=0) for name in widths}
         wide = {name: min(most, WIDEST) for name, most in shown.items() if most > ranges[name][1]}
@@ -236,25 +201,35 @@ class _Planner:
             dims = self._small(case, case["dims"], 2)
             self._add(case, dims, "tiny", f"{name} {value}, in no case", {name: value}, hidden=True)
 
+    def _unseen_defaults(self, group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Defaults of ``__init__`` that no case of the group has: they must be right for its form and dtype, too."""
+        defaults = init_defaults(self.task["entries"][group[0]["entry"]]["init"])
+        return {name: value for name, value in defaults.items() if all(c["init"][name] != value for c in group)}
+
     def _relations(self, case: Mapping[str, Any]) -> None:
         dims = self._small(case, case["dims"], max(2, min(self.budget.rows, 8)))
         first = self._add(case, dims, "normal", "first of several related calls")
         # Right behind the first, so that whoever remembers one call by a few of its elements takes it for that one.
         self._add(case, dims, "normal", f"{SPARSE} elements changed at the same address", relation="sparse",
                   base=first, placement="same")  # fmt: skip
-        self._add(case, dims, "normal", "new values at the same address", relation="new_values", base=first,
+        several = len(self._arguments(case)) > 1
+        # Of several arguments the first drowns the others here, and is drowned by them below.
+        kind = "later_smaller" if several else "normal"
+        self._add(case, dims, kind, "new values at the same address", relation="new_values", base=first,
                   placement="same")  # fmt: skip
         self._add(case, dims, "normal", "the same values at another address", relation="same_values", base=first)
-        if len(self._arguments(case)) > 1:
-            self._add(case, dims, "normal", "the same first argument with another second one",
+        if several:
+            self._add(case, dims, "later_larger", "the same first argument with a second one that is much larger",
                       relation="other_argument", base=first, placement="same")  # fmt: skip
         leading = self._leading(case)
         if leading and dims[leading[0]] > 1:
             self._add(case, dims | dict.fromkeys(leading, 1), "normal", "the first row of an earlier call, alone",
                       relation="row", base=first)  # fmt: skip
         if leading:
-            self._add(case, dims, "normal", "rows with a gap between them", relation="strided", base=first,
-                      may_raise=True)  # fmt: skip
+            apart: tuple[Layout, ...] = ("near", "far")
+            for layout in apart:
+                said = f"few rows{split_rows.SAID[layout]}"
+                self._add(case, dims, "normal", said, layout=layout, may_raise=True)
         if "integers" in self.task["distributions"]:
             whole = self._add(case, dims, "integers", "whole numbers, before they are moved by one place")
             self._add(case, dims, "integers", "the same whole numbers moved by one place", relation="rolled",
@@ -323,12 +298,11 @@ class _Planner:
         if not form["leading"] or not able:
             return
         case, dims = self._narrow(able)
-        for count in (2, 3):
-            sides = row_counts.split(2, self.random, self.budget.sides)
-            if count > 2:
-                sides = (*sides, self.random.choice((1, self.budget.sides[0])))
-            said = f"{form['leading']} as {count} dimensions, {' x '.join(map(str, sides))}"
-            self._off_case(case, dims, prod(sides), "normal", said, leading=sides)
+        for sides, layout in split_rows.tries(self.budget.sides, self.budget.long_side, self.random):
+            said = f"{form['leading']} as {len(sides)} dimensions, {' x '.join(map(str, sides))}"
+            said += split_rows.SAID[layout]
+            more: dict[str, Any] = {"leading": sides, "layout": layout, "may_raise": layout != ""}
+            self._off_case(case, dims, prod(sides), "normal", said, **more)
 
     def _narrow(self, group: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], dict[str, int]]:
         """A case of the group and its dimensions, but for short rows: of a hidden width, or of the narrowest case."""

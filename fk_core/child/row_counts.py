@@ -31,13 +31,3 @@ def draw(octave: Octave, source: random.Random, *, padded: bool = False) -> int:
     else:
         first, step = min(first | 1, last), 2
     return first + step * int(source.random() ** 2 * ((last - first) // step + 1))
-
-
-def split(count: int, source: random.Random, sides: tuple[int, ...]) -> tuple[int, ...]:
-    """``count`` sides of leading dimensions, each drawn from ``sides``, not all the same where that can be."""
-    found = [source.choice(sides) for _ in range(count)]
-    others = [side for side in sides if side != found[0]]
-    if len(set(found)) == 1 and others:
-        found[-1] = source.choice(others)
-    source.shuffle(found)
-    return tuple(found)

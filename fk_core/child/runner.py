@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fk_core.child import cudadrv
+from fk_core.child import cudadrv, layouts
 from fk_core.child.arena import Arena, open_arena
 from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_OUTPUTS, MOST_TEXT, told
 from fk_core.child.calls import DTYPES
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
-from fk_core.child.memory import copy_bytes, extent, overlap, shared
+from fk_core.child.memory import copy_bytes, extent, last_stride, overlap, shared
 from fk_core.child.module import FunctionModule
 from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
@@ -107,16 +107,17 @@ class Runner:
         return self.build(recipe["entry"], dict(recipe["init"]), state, DTYPES[recipe["dtype"]], self.device)
 
     def _view(self, place: dict[str, Any], arena: str = "main") -> Tensor:
-        """A tensor in an arena: ``[offset, shape, dtype]`` with an optional row ``width`` inside a padded buffer.
+        """A tensor in an arena: offset, shape and dtype, and the shape of the ``part`` of it that is meant, if any.
 
         The same place is the same tensor object again, as an engine's buffers are: whoever remembers results by object
         and version is found out, since the judge writes to it where torch does not see it.
         """
-        key = (arena, place["at"], tuple(place["shape"]), place["dtype"], place.get("width"))
+        part = place.get("part")
+        key = (arena, place["at"], tuple(place["shape"]), place["dtype"], part and tuple(part))
         found = self._views.get(key)
         if found is None:
             tensor = self.arenas[arena].tensor(place["at"], tuple(place["shape"]), DTYPES[place["dtype"]])
-            found = self._views[key] = tensor[..., : place["width"]] if place.get("width") else tensor
+            found = self._views[key] = layouts.part(tensor, tuple(part)) if part else tensor
         return found
 
     def do_call(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -194,6 +195,7 @@ class Runner:
                 continue
             shape, dtype = list(_size(value)), str(_dtype(value)).removeprefix("torch.")
             row: dict[str, Any] = {"shape": shape[:MOST_DIMENSIONS], "dtype": dtype, "device": _device(value).type}
+            row["last_stride"] = last_stride(value)
             if number < len(places):
                 place = places[number]
                 fits = prod(shape) * _dtype(value).itemsize == place["bytes"]

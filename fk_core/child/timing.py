@@ -47,8 +47,8 @@ _empty, _as_strided, _foreach_copy = torch.empty, torch.as_strided, torch._forea
 _set_data = torch._C.TensorBase.data.__set__
 _MOST_TIMED = 16
 """Timed batches of a turn, at most."""
-OWN_BYTES = 8 << 20
-"""Layouts have pristine inputs and weights of their own up to so many bytes of either: the calls that a place moves."""
+OWN_BYTES, MOVED_BYTES = 64 << 20, 8 << 20
+"""Layouts have pristine inputs and weights of their own up to so many bytes: the calls that a place matters to."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,9 @@ class CaseTimer:
         self.layouts: list[Layout] = []
         self.gate_copies = 2 * place.block < clock.l2_bytes / 2
         self.own = self.gate_copies and place.block * place.calls <= OWN_BYTES
-        """Whether layouts have inputs, samples and weights of their own."""
-        self.weights = (weights or []) if self.own else []
-        if sum(w.nbytes for w in self.weights) > OWN_BYTES:
+        """Whether layouts have inputs and samples of their own."""
+        self.weights = weights or []
+        if sum(w.nbytes for w in self.weights) > MOVED_BYTES:
             self.weights = []
         self._moved: list[torch.Tensor] = []
 

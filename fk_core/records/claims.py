@@ -44,6 +44,7 @@ class OutputClaim(Claim):
     shape: list[Size] = Field(default_factory=list, max_length=MOST_DIMENSIONS)
     dtype: Text = ""
     device: Text = ""
+    last_stride: Size = 1
     copied: bool = False
 
 

@@ -6,7 +6,7 @@ import torch
 TASK = {
     "name": "softmax",
     "level": 1,
-    "summary": "y = exp(x - max(x)) / sum(exp(x - max(x))) along one dimension, the last unless dim says otherwise.",
+    "summary": "y = exp(x - max(x)) / sum(exp(x - max(x))) over the last dimension, which dim names.",
     "source": (
         "Softmax where models and engines call it on its own; leading dimensions (batch, heads) are rows here. "
         "Sampling takes one softmax a step over fp32 logits: vocabularies of Llama-3.1-8B (128256), Qwen3-Next-80B-A3B "
@@ -34,8 +34,9 @@ TASK = {
                 },
             },
             "contract": [
-                "forward(x) returns softmax(x) along dim, the last one, in the shape and dtype of x and in new memory; "
-                "x stays; with dim=-1, x has one to three leading dimensions.",
+                "forward(x) returns softmax(x) over the last dimension, in the shape and dtype of x and in new memory; "
+                "x stays. dim is -1, and x has one to three leading dimensions, or 1, and x has two dimensions; no "
+                "other is asked for.",
                 "Subtract the maximum: logits may be large. Entries of -inf (masks) give 0; no row is masked entirely. "
                 "A NaN makes its whole row NaN and no other.",
                 "Compute in fp32 and round to the dtype of x at the end.",

@@ -116,6 +116,27 @@ def test_only_released_slots_are_written(lay: Lay, which: tuple[str, str], alone
     assert bool((made.outputs("theirs", 7) == 0xFF).all())
 
 
+@pytest.mark.parametrize("windows", [True, False], ids=["windows", "groups"])
+@pytest.mark.parametrize("which", WHICH)
+def test_as_many_slots_in_a_row_have_every_look(
+    which: tuple[str, str], windows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fill, "_windows", property(lambda self: windows))
+    task, case = CATALOG.get(which[0]).model_dump(mode="json"), case_of(CATALOG.get(which[0]), which[1])
+    call = make_call(task, entry=case.entry, form=which[1], dims=case.dims, init=case.init, dtype=case.dtype)
+    made = Fill(task, call, 24, lambda call, draw: {name: draw(name) for name in call.arguments}, 5, CPU)
+    for slot in range(24):
+        times, plus = made.look(slot)
+        for values in made.slot(slot).values():
+            assert values.dtype == call.dtype
+            assert float(values.double().mean()) == pytest.approx(plus, abs=times)
+            assert 0.2 * times < float(values.double().std()) < 2.5 * times
+    assert all({made.look(slot + n) for n in range(8)} == set(fill.LOOKS) for slot in range(16))
+    assert sum(made.look(slot) == fill.USUAL for slot in range(8)) == 5
+    others = [Fill(task, call, 24, lambda call, draw: {}, seed, CPU) for seed in range(40)]
+    assert {other.look(0) for other in others} == set(fill.LOOKS), "no slot has one look in every fill"
+
+
 def integers(seed: int, slots: int = 23) -> Fill:
     task = CATALOG.get("rms_norm").model_dump(mode="json")
     dims, init = {"tokens": 3, "hidden": 64}, {"hidden_size": 64}

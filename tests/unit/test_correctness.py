@@ -260,6 +260,19 @@ def test_a_call_that_may_raise_is_left_out(trial: Make) -> None:
     assert "call 2" in story
 
 
+def test_outputs_that_lie_apart_are_noted_once(trial: Make) -> None:
+    class Told(PlanJudge):
+        def _judge(self, most: int) -> dict[str, Any]:
+            answer = super()._judge(most)
+            return answer | {"told": [(i, told | {"strides": "a last stride of 2"}) for i, told in answer["told"]]}
+
+    made = trial(calls_of([], {}))
+    made.judge = Told([], {})  # type: ignore[assignment]
+    made.plan = of_plan(4)
+    run(made)
+    assert made.warnings == ["a last stride of 2"]
+
+
 def posted(made: Trial, story: list[str]) -> None:
     """Write down, too, when calls are posted."""
     real = made.post

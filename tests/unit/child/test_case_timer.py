@@ -368,9 +368,10 @@ def test_a_module_that_packs_its_weights_by_address_keeps_them(stage: Stage, mon
 
 
 def test_many_bytes_of_weights_are_not_moved(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "OWN_BYTES", CALLS * BLOCK)
-    weights = [torch.zeros(CALLS * BLOCK + 1, dtype=torch.uint8)]
-    timer = CaseTimer(*(stage.clock, stage.arena, stage.place, stage.timer.arguments, stage.forwards), weights=weights)
-    assert timer.own
+    monkeypatch.setattr(timing, "MOVED_BYTES", 600)
+    given = (stage.clock, stage.arena, stage.place, stage.timer.arguments, stage.forwards)
+    few, many = ([torch.zeros(size, dtype=torch.uint8) for size in (300, last)] for last in (300, 301))
+    assert CaseTimer(*given, weights=few).weights == few
+    timer = CaseTimer(*given, weights=many)
     assert not timer.weights
     assert not timer.moving_shows()

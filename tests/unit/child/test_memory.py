@@ -5,7 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 
-from fk_core.child.memory import MOST, shared
+import torch
+
+from fk_core.child.memory import MOST, last_stride, shared
+
+
+def test_the_last_stride_counts_where_a_row_has_a_next_element() -> None:
+    x = torch.zeros(4, 6)
+    assert [last_stride(t) for t in (x, x[:, :4], x[:, ::2], x.T, x[:1].expand(4, 6), x[:, :1].expand(4, 6))] == [
+        1, 1, 2, 6, 1, 0,
+    ]  # fmt: skip
+    assert [last_stride(t) for t in (x[:, ::6], x[:0, ::2], torch.zeros(()))] == [1, 1, 1]
 
 
 def test_extents_that_touch_share_nothing() -> None:

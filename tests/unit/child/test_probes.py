@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fk_core.catalog import Catalog
 from fk_core.child import inputs, row_counts
-from fk_core.child.calls import Call
-from fk_core.child.distributions import NORM_EXTREMES
+from fk_core.child.calls import Call, init_defaults
+from fk_core.child.distributions import NORM_EXTREMES, UNEQUAL
 from fk_core.child.oracle import Oracle
 
 CATALOG = Catalog()
@@ -123,6 +123,29 @@ def test_a_residual_cancels_the_input() -> None:
     assert not torch.equal(x, -residual)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", UNEQUAL)
+def test_one_argument_drowns_the_other(name: str, dtype: torch.dtype) -> None:
+    for seed in range(20):
+        drawer = inputs.Drawer(name, {"x": (8, 512), "residual": (8, 512)}, dtype, inputs.generator(seed))
+        x, residual = (drawer(argument).float().square().mean().sqrt() for argument in ("x", "residual"))
+        assert 0.95 < float(x) < 1.05
+        times = float(residual / x if name == "later_larger" else x / residual)
+        assert 1900 < times < 8600
+
+
+@pytest.mark.parametrize("relation", ["new_values", "other_argument"])
+def test_related_calls_of_several_arguments_have_unequal_ones(relation: str) -> None:
+    task, probes = task_of("rms_norm"), plan_of("rms_norm", cpu=True)
+    oracle = Oracle(task["path"], task["sha256"])
+    mine = [i for i, p in enumerate(probes) if p.relation == relation and p.form == "residual"]
+    assert mine
+    for index in mine:
+        made = inputs.materialise(task, probes, index, oracle.make_inputs)
+        x, residual = (float(made[name].float().abs().max()) for name in ("x", "residual"))
+        assert (residual > 1000 * x) if relation == "other_argument" else (x > 1000 * residual)
+
+
 def test_an_unknown_distribution_is_named_with_the_known() -> None:
     with pytest.raises(KeyError, match="cancellation"):
         inputs.draw("gaussian", (2, 2), torch.float32, inputs.generator(1))
@@ -153,9 +176,11 @@ def test_the_plan_covers_what_it_must(name: str, cpu: bool) -> None:
     for group in groups:
         mine = [probe for probe in probes if (probe.entry, probe.form, probe.dtype) == group]
         assert {probe.distribution for probe in mine} >= set(task["distributions"])
-        assert {"new_values", "sparse", "same_values", "strided", "rolled"} <= {probe.relation for probe in mine}
+        assert {"new_values", "sparse", "same_values", "rolled"} <= {probe.relation for probe in mine}
+        assert {"near", "far"} <= {probe.layout for probe in mine}
         if len(task["entries"][group[0]]["forms"][group[1]]["arguments"]) > 1:
             assert "other_argument" in {probe.relation for probe in mine}
+            assert {probe.distribution for probe in mine} >= set(UNEQUAL)
         assert sum(probe.hidden for probe in mine) >= 3
     shapes = [str(sorted(probe.dims.items())) for probe in probes if probe.why.startswith("fresh")]
     assert len(shapes) == 32
@@ -188,6 +213,16 @@ def test_seeds_decide_everything_and_differ() -> None:
     assert hidden[0] != hidden[1]
 
 
+@pytest.mark.parametrize("cpu", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_are_tried_with_every_form_and_dtype(name: str, cpu: bool) -> None:
+    task, probes = task_of(name), plan_of(name, cpu=cpu)
+    for entry, form, dtype in {(c["entry"], c["form"], c["dtype"]) for c in task["cpu_cases" if cpu else "cases"]}:
+        mine = [p for p in probes if (p.entry, p.form, p.dtype) == (entry, form, dtype) and p.unless is None]
+        for argument, value in init_defaults(task["entries"][entry]["init"]).items():
+            assert any(p.init[argument] == value for p in mine), (form, dtype, argument)
+
+
 def test_widths_that_are_init_arguments_follow_the_hidden_shape() -> None:
     for probe in plan_of("rms_norm", cpu=True):
         assert probe.init["hidden_size"] == probe.dims["hidden"]
@@ -200,7 +235,7 @@ def test_row_counts_lie_between_all_powers_of_two(name: str, cpu: bool) -> None:
     rows = {"tokens": "tokens", "rows": "rows"}[task["tensors"]["x"]["shape"][0]]
     top = 128 if cpu else task["hidden"][rows][1]
     for seed in range(8):
-        probes = [p for p in plan_of(name, cpu=cpu, seed=seed) if p.unless is None and p.hidden]
+        probes = [p for p in plan_of(name, cpu=cpu, seed=seed) if p.unless is None and p.hidden and not p.leading]
         counts = {(p.form, p.dims[rows]) for p in probes}
         octave = 16
         while octave < top - 3:
@@ -240,6 +275,23 @@ def test_leading_dimensions_are_split_where_the_task_says_so(name: str, cpu: boo
                     assert math.prod(probe.leading) == probe.dims[form["leading"]]
                     assert all(side > 1 for side in probe.leading[:2])
                     assert all(probe.init[key] == value for key, value in form["leading_init"].items())
+                for dtype in {p.dtype for p in mine}:
+                    tried = [p for p in mine if p.dtype == dtype]
+                    plain = [p.leading for p in tried if not p.layout and len(p.leading) == 2]
+                    assert {sides.index(max(sides)) for sides in plain if max(sides) > 7} == {0, 1}
+                    assert {(len(p.leading), p.layout) for p in tried if p.layout} == {(2, "heads"), (3, "near")}
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_only_arguments_that_are_no_rows_one_behind_the_other_may_be_refused(name: str, cpu: bool) -> None:
+    task = task_of(name)
+    for probe in plan_of(name, cpu=cpu):
+        call = inputs.call_of(task, probe)
+        longer = inputs.buffer_shapes(call, probe)
+        assert (longer != call.shapes) is bool(probe.layout)
+        assert longer == inputs.buffer_shapes(call, probe), "it follows from the seed"
+        assert probe.may_raise or not probe.layout
 
 
 def test_calls_at_the_width_of_a_case_stand_in_for_narrow_ones() -> None:
@@ -278,7 +330,7 @@ def test_relations_hold(name: str) -> None:
         base, now = made(probe.base), made(index)
         first = next(iter(base))
         assert {k: v.dtype for k, v in base.items()} == {k: v.dtype for k, v in now.items()}
-        if probe.relation in ("same_values", "strided"):
+        if probe.relation == "same_values":
             assert all(torch.equal(base[k], now[k]) for k in base)
         elif probe.relation == "new_values":
             assert all((base[k] != now[k]).double().mean() > 0.9 for k in base)
@@ -292,16 +344,7 @@ def test_relations_hold(name: str) -> None:
             assert all(not torch.equal(base[k], now[k]) for k in base if k != first)
         elif probe.relation == "row":
             assert all(torch.equal(base[k][:1], now[k]) for k in base)
-    assert {"new_values", "sparse", "same_values", "rolled", "strided"} <= seen
-
-
-def test_padded_rows_carry_the_values_and_nan_behind_them() -> None:
-    x = torch.randn(4, 32)
-    buffer = inputs.padded(x, inputs.generator(1))
-    assert torch.equal(buffer[..., :32], x)
-    assert buffer.shape[1] > 32
-    assert (buffer.shape[1] - 32) % 16 == 0
-    assert bool(buffer[..., 32:].isnan().all())
+    assert {"new_values", "sparse", "same_values", "rolled"} <= seen
 
 
 def test_flushing_widens_the_allowance_by_what_it_moves() -> None:
