@@ -32,8 +32,9 @@ contract, the cases with their call counts, the tolerance and the time to beat. 
 gives one verdict with evidence. Mend the first failing case, then submit again.
 
 Long work: validate_kernel waits wait_s seconds (0 to 240, default 45) and then answers with status 'queued' or \
-'working' and a job_id; call get_job(job_id) to go on waiting. The work runs on in the server whether you wait or not. Submitting the \
-same kernel again never starts it twice, and an identical finished one is answered from the record.
+'working' and a job_id; call get_job(job_id) to go on waiting. The work runs on in the server whether you wait or \
+not. Submitting the same kernel again never starts it twice, and an identical finished one is answered from the \
+record.
 
 Reading a verdict: outcome PASSED means right on every case. blame says whose fault anything else is: candidate, \
 harness or machine; never change a kernel because of the harness or the machine. speed.verdict is faster, slower, \
