@@ -101,7 +101,9 @@ def test_dtype_keeps_its_cases() -> None:
         stub = render(spec, "cuda", dtype=word)
         assert stub.cases_total == 2
         assert all("bge-m3" in case.id for case in stub.cases)
-        assert f"These 2 are those of {word} among the 11 that are judged on a GPU; on a CPU 1 of 4 are." in stub.notes[0]
+        assert (
+            f"These 2 are those of {word} among the 11 that are judged on a GPU; on a CPU 1 of 4 are." in stub.notes[0]
+        )
     with pytest.raises(RequestError, match="bfloat16, float16, float32"):
         render(spec, "cuda", dtype="fp8")
 
