@@ -133,7 +133,7 @@ def _floor_check(device: Device, floor: float | None, cpu_floor: float) -> Check
     if device.kind == "cpu":
         good = floor <= cpu_floor
         what += f"; a CPU's is taken to be at least {cpu_floor:.0%}" if good else ""
-        todo = "" if good else "The machine is busy: end other work and run fk doctor again; reports use this error"
+        todo = "" if good else "The machine is busy: end other work and run `fk doctor` again; reports use this error"
     else:
         good = floor <= 0.01
         todo = "" if good else "Look for other work on the GPU, or lock its clocks: it can't hold 1%"

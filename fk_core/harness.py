@@ -73,7 +73,7 @@ def _settled(report: ValidateReport, known: validation.Known) -> ValidateReport:
         return other
     said = (
         f"attempt {other.identical_to} judged the same submission at the same time, with another outcome: "
-        f"{other.outcome.value}; submit it again with fresh to settle which holds"
+        f"{other.outcome.value}; `fk validate` with `--fresh` settles which holds"
     )
     return report.model_copy(update={"warnings": [said, *report.warnings]})
 

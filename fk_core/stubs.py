@@ -246,6 +246,7 @@ def _of_dtype(spec: TaskSpec, cases: Sequence[CaseSpec], dtype: str) -> list[Cas
     if dtype and not found:
         there = sorted({case.dtype for case in cases})
         raise RequestError(
-            f"{spec.name} has no cases of dtype {dtype[:40]!r}", hint=f"Use {', '.join(there)}, or leave dtype out"
+            f"{spec.name} has no cases of dtype {dtype[:40]!r}",
+            hint=f"Use {', '.join(there)}, or leave out `--dtype` of `fk stub`",
         )
     return found

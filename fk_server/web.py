@@ -56,7 +56,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise RequestError(
             f"can't listen on {_shown(host)}:{port}: {error.strerror or error}",
-            hint="Give another HOST:PORT with --http, or end what listens there; port 0 takes any that is free",
+            hint="Give `fk serve` another HOST:PORT, or end what listens there; port 0 takes any that is free",
         ) from error
 
 
