@@ -351,8 +351,9 @@ class Validation:
         """Kernels are compiled while the candidate starts; those of later modules go on being compiled meanwhile."""
         source = self.h.request.source
         if self.spawn is None and prebuild.worthwhile(source, self.desk):
+            builds = prebuild.needed(opened.body["builds"], trial.leave)
             self.prebuilding = prebuild.Prebuild(
-                self.desk, source, trial.scratch, trial.child.uid, opened.body["builds"], self.stop.event
+                self.desk, source, trial.scratch, trial.child.uid, builds, self.stop.event
             )
             trial.before_make = self.prebuilding.before_make
 
