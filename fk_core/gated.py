@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fk_core import stopping
 from fk_core.eager import abba
 from fk_core.judge_session import JudgeSession
-from fk_core.prepared import LONG, PRIME, TIMED, Prepared, forged, turn_order
-from fk_core.records.claims import GatedTurn, PlainTurn
+from fk_core.prepared import PRIME, TIMED, Prepared, forged, turn_order
+from fk_core.records.claims import FullTurn, GateTurn, PlainTurn
 from fk_core.settings import Timing
 from fk_core.stopping import Estimate
 from fk_core.timings import CaseTiming
@@ -20,34 +21,38 @@ from fk_core.trial import Trial
 _USABLE = 0.8
 """Share of the rounds that must have given a positive time for both sides: dropping more would select the good ones."""
 _PATIENCE = 3
-_GATE_SHARE = 0.02
-"""How far a candidate's gate may read from the baseline's: the same kernel over the same bytes in another process."""
-_SLACK_US, _LONG_SLACK_US = 60.0, 150.0
-"""Difference of two processes' own overheads in a turn that means nothing: 111 us at the most was seen on an H200. In
-long turns it is a smaller part of a call, so that more of it can be allowed."""
+_GATE_EVERY = 2
+"""Rounds for each turn of the gates alone."""
+_SLACK_US, _LONG_SLACK_US = 60.0, 300.0
+"""Difference of two processes' own overheads in a turn that means nothing: 200 us a turn were seen on an H200, through
+all turns of a job. In long turns it is a smaller part of a call, so that more of it can be allowed."""
+_PAIR = (4, 16)
+"""Timed batches of two turns one after the other: what a turn costs beside its batches is in both."""
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """Microseconds a call that one gated turn claims, and what this process's clock saw beyond them."""
+    """What one turn of gates and calls claims to have taken, and what this process's clock saw, in microseconds."""
 
     full: float
-    gate: float
-    wall: float
+    """Of a batch."""
     calls: int
-    """Of all batches."""
-
-    def believed(self, gate: float) -> float:
-        """The gate's reading, as far as the baseline's own gates bear it out."""
-        return min(max(self.gate, gate * (1 - _GATE_SHARE)), gate * (1 + _GATE_SHARE))
+    """Of a batch. A gate stands before each, and one behind the last."""
+    batches: int
+    wall: float
+    """Of so many batches."""
+    whole: _Turn | None = None
+    """The longer turn of a pair, where this is what it had more than the shorter one."""
 
     def op(self, gate: float) -> float:
-        """Time of the call itself."""
-        return self.full - self.believed(gate)
+        """Time of a call, where a gate takes ``gate``."""
+        return (self.full - (self.calls + 1) * gate) / self.calls
 
-    def unexplained(self, gate: float) -> float:
-        """What the clock saw beyond the readings: flushes, launches, the way there and back, and what was hidden."""
-        return self.wall - self.full - self.believed(gate)
+    @property
+    def unexplained(self) -> float:
+        """What the clock saw a batch beyond the readings: flushes, launches, the way there and back, and what was
+        hidden. Not a call, as layouts have different numbers of them."""
+        return self.wall / self.batches - self.full
 
 
 @dataclass(frozen=True)
@@ -63,39 +68,49 @@ class GatedTimer:
     def __init__(self, trial: Trial, judge: JudgeSession, t: Timing, floor: float, p: Prepared) -> None:
         self.trial, self.judge, self.t, self.floor, self.p = trial, judge, t, floor, p
         self.random = trial.random
+        self._gates: list[float] = []
+        """Readings of the gates alone, of the rounds at hand."""
 
     def run(self) -> None:
         """Take rounds until the interval is narrow or the budget spent; leaves what it found in the case's timing."""
         timing = self.p.timing
         timing.mode = "gate nodes"
         for side in ("candidate", "baseline"):
-            self._gated(side, 0, TIMED)  # not counted: the device wakes up
-        rounds = self._rounds(TIMED)
-        gap = _gap_us(rounds, self.t, _SLACK_US)
+            self._turn(side, 0)  # not counted: the device wakes up
+        rounds = self._rounds(self._turn)
+        gap = _gap_us(rounds, self.gate, self.t)
         if gap:
-            # Something held one side up, maybe not the candidate: only what is seen again is its doing, and what grows
-            # with the number of batches.
+            # Something held one side up, maybe not the candidate: a process on a busy core takes more for each turn, as
+            # long as it lasts. Only what is seen again is its doing, and what grows with the batches.
             timing.notes.append(f"the clock outside saw {gap:.2f} us a call more than the first rounds: taken again")
-            rounds = self._rounds(LONG)
-            gap = _gap_us(rounds, self.t, _LONG_SLACK_US)
+            rounds = self._rounds(self._pair)
+            gap = _gap_us(rounds, self.gate, self.t)
         self._conclude(timing, rounds, gap)
         timing.plain = self._plain()
 
-    def _rounds(self, timed: int) -> list[_Round]:
-        """Rounds of turns with so many timed batches."""
+    @property
+    def gate(self) -> float:
+        """Microseconds of one gate, by the baseline's process."""
+        return statistics.median(self._gates)
+
+    def _rounds(self, take: Callable[[str, int], _Turn]) -> list[_Round]:
+        """Rounds of turns, each of which ``take`` takes of a side and layout."""
         p = self.p
         began = time.monotonic()
         count = len(p.layouts)
         theirs, ours = self._draws(count), self._draws(count)
         rounds: list[_Round] = []
+        self._gates.clear()
         while True:
             n = len(rounds)
+            if n % _GATE_EVERY == 0:
+                self._gates.append(self._gate())
             pair = {"candidate": theirs[n % count], "baseline": ours[n % count]}
             turns: dict[str, list[_Turn]] = {"candidate": [], "baseline": []}
             for side in abba(self.random):
-                turns[side].append(self._gated(side, pair[side], timed))
+                turns[side].append(take(side, pair[side]))
             rounds.append(_Round(n % count, turns["candidate"], turns["baseline"]))
-            stop = self._stop(_ratios(rounds), len(rounds), time.monotonic() - began)
+            stop = self._stop(_ratios(rounds, self.gate), len(rounds), time.monotonic() - began)
             if stop:
                 p.timing.stopped_because = stop
                 return rounds
@@ -124,31 +139,51 @@ class GatedTimer:
         clear = abs(found.log_ratio) > math.hypot(self.t.sure * half, self.floor)
         return "the budget was spent and the sign is clear" if spent_s > self.t.budget_s and clear else ""
 
-    def _gated(self, side: str, layout: int, timed: int) -> _Turn:
-        """One turn, and how long this process's clock saw it last."""
-        p = self.p
-        body = turn_order(p, layout, "gated", timed)
+    def _turn(self, side: str, layout: int) -> _Turn:
+        """One turn of gates and calls."""
+        readings, wall_us = self._ask(side, layout, TIMED)
+        # The primed batches ran as long as the timed ones.
+        return _Turn(statistics.fmean(readings), self.p.layouts[layout].calls, PRIME + TIMED, wall_us)
+
+    def _pair(self, side: str, layout: int) -> _Turn:
+        """What the batches take by which one turn is longer than another: whatever each turn costs is in neither."""
+        short, long = _PAIR
+        (some, less_us), (more, more_us) = (self._ask(side, layout, timed) for timed in _PAIR)
+        calls = self.p.layouts[layout].calls
+        whole = _Turn(statistics.fmean(more), calls, PRIME + long, more_us)
+        return _Turn(statistics.fmean(some + more), calls, long - short, more_us - less_us, whole)
+
+    def _ask(self, side: str, layout: int, timed: int) -> tuple[list[float], float]:
+        """The readings of one turn of gates and calls, and how long this process's clock saw it last."""
+        body = turn_order(self.p, layout, "full", timed)
         began = time.perf_counter()
         if side == "candidate":
-            turn = self.trial.ask(body, GatedTurn)
+            turn = self.trial.ask(body, FullTurn)
         else:
-            turn = GatedTurn.model_validate(self.judge.ask(**body).body)
+            turn = FullTurn.model_validate(self.judge.ask(**body).body)
         wall_us = (time.perf_counter() - began) * 1e6
-        if len(turn.full_us) != timed or len(turn.gate_us) != timed:
-            raise forged("a turn answered with another number of readings than were asked", p.timing.case.id)
-        calls = p.layouts[layout].calls
-        full, gate = statistics.fmean(turn.full_us) / calls, statistics.fmean(turn.gate_us) / calls
-        # The primed batches ran as long as the timed ones.
-        ran = (PRIME + timed) * calls
-        return _Turn(full, gate, wall_us / ran, ran)
+        if len(turn.full_us) != timed:
+            raise forged("a turn answered with another number of readings than were asked", self.p.timing.case.id)
+        return turn.full_us, wall_us
+
+    def _gate(self) -> float:
+        """What a gate takes, by a turn of the gates alone.
+
+        The same kernel over the same bytes takes the same time in either process, to within a few nanoseconds, and an
+        error in it moves both sides alike: so nobody need believe the candidate here, nor wait for it.
+        """
+        p = self.p
+        layout = self.random.randrange(min(self.t.gate_layouts, len(p.layouts)))
+        turn = GateTurn.model_validate(self.judge.ask(**turn_order(p, layout, "gate")).body)
+        return statistics.fmean(turn.gate_us) / (p.layouts[layout].calls + 1)
 
     def _conclude(self, timing: CaseTiming, rounds: list[_Round], gap: float) -> None:
-        usable = _ratios(rounds)
+        gate = self.gate
+        usable = _ratios(rounds, gate)
         if len(usable) < max(3.0, _USABLE * len(rounds)):
             timing.reason = "the calls are shorter than what the clock resolves"
             return
         estimate = stopping.estimate(usable, trim=self.t.trim)
-        gate = _baseline_gate(rounds)
         candidate = statistics.median(t.op(gate) for r in rounds for t in r.candidate)
         baseline = statistics.median(t.op(gate) for r in rounds for t in r.baseline)
         if gap:
@@ -157,9 +192,8 @@ class GatedTimer:
             timing.notes.append(
                 f"the outside clock saw {gap:.2f} us a call more than the candidate's readings; the clock decides"
             )
-            walls = [[t.wall for r in rounds for t in side(r)] for side in (_theirs, _ours)]
-            candidate = max(baseline + statistics.median(walls[0]) - statistics.median(walls[1]), candidate)
-            error = 1.96 * math.hypot(*(_spread(wall) for wall in walls)) / candidate
+            candidate += gap
+            error = 1.96 * _gap_error(rounds) / candidate
             half = None if estimate.half_width is None else max(estimate.half_width, error)
             estimate = Estimate(math.log(baseline / candidate), half, estimate.rounds, estimate.layouts)
         timing.estimate, timing.candidate_us, timing.baseline_us = estimate, candidate, baseline
@@ -186,34 +220,49 @@ class GatedTimer:
         return stopping.estimate(rounds, trim=0.0)
 
 
-def _theirs(r: _Round) -> list[_Turn]:
-    return r.candidate
-
-
-def _ours(r: _Round) -> list[_Turn]:
-    return r.baseline
-
-
-def _baseline_gate(rounds: list[_Round]) -> float:
-    return statistics.median(t.gate for r in rounds for t in r.baseline)
-
-
-def _gap_us(rounds: list[_Round], t: Timing, slack_us: float) -> float:
+def _gap_us(rounds: list[_Round], gate: float, t: Timing) -> float:
     """Microseconds a call that this process's clock saw beyond the candidate's readings, and not beyond the
-    baseline's; 0 where they are within what two honest processes differ by."""
-    gate = _baseline_gate(rounds)
-    candidate = statistics.median(turn.op(gate) for r in rounds for turn in r.candidate)
-    theirs = [turn.unexplained(gate) for r in rounds for turn in r.candidate]
-    ours = [turn.unexplained(gate) for r in rounds for turn in r.baseline]
-    gap = statistics.median(theirs) - statistics.median(ours)
-    calls = statistics.median(turn.calls for r in rounds for turn in r.candidate)
-    slack = slack_us / calls
-    return gap if gap > max(t.witness * candidate, 4 * (_spread(ours) + _spread(theirs)), slack) else 0.0
+    baseline's; 0 where they are within what two honest processes differ by.
+
+    Of pairs of turns both is looked at: what the batches took by which one is longer, where no turn's own costs hide a
+    little; and the longer turn as a whole, since who waits in the shorter one hides as much in the longer.
+    """
+    found = _hidden(rounds, gate, t, _SLACK_US)
+    whole = [_Round(r.layout, _wholes(r.candidate), _wholes(r.baseline)) for r in rounds]
+    return max(found, _hidden(whole, gate, t, _LONG_SLACK_US)) if whole[0].candidate else found
 
 
-def _ratios(rounds: list[_Round]) -> list[tuple[int, float]]:
+def _wholes(turns: list[_Turn]) -> list[_Turn]:
+    return [turn.whole for turn in turns if turn.whole]
+
+
+def _hidden(rounds: list[_Round], gate: float, t: Timing, slack_us: float) -> float:
+    """As :func:`_gap_us`, where ``slack_us`` a turn may differ."""
+    theirs, ours = _turns(rounds)
+    calls, batches = statistics.median(t.calls for t in theirs), theirs[0].batches
+    hidden = statistics.median(t.unexplained for t in theirs) - statistics.median(t.unexplained for t in ours)
+    least = max(
+        t.witness * statistics.median(turn.op(gate) for turn in theirs),
+        4 * _gap_error(rounds),
+        slack_us / (batches * calls),
+    )
+    return hidden / calls if hidden / calls > least else 0.0
+
+
+def _gap_error(rounds: list[_Round]) -> float:
+    """Standard error of what the clock saw a call more on one side than on the other, in microseconds."""
+    theirs, ours = _turns(rounds)
+    errors = [_spread([t.unexplained for t in side]) for side in (theirs, ours)]
+    return math.hypot(*errors) / statistics.median(t.calls for t in theirs)
+
+
+def _turns(rounds: list[_Round]) -> tuple[list[_Turn], list[_Turn]]:
+    """All turns of the candidate, and all of the baseline."""
+    return [t for r in rounds for t in r.candidate], [t for r in rounds for t in r.baseline]
+
+
+def _ratios(rounds: list[_Round], gate: float) -> list[tuple[int, float]]:
     """(layout, log ratio) of the rounds in which both sides took a positive time."""
-    gate = _baseline_gate(rounds)
     found = []
     for r in rounds:
         candidate = statistics.fmean(t.op(gate) for t in r.candidate)

@@ -28,7 +28,9 @@ from fk_core.settings import Timing
 from fk_core.timings import CaseTiming
 from fk_core.trial import Progress, Trial
 
-_LARGE_BYTES = 32 << 20
+_SHORT_BYTES = 64 << 10
+_PIECE = 4
+"""Layouts that the baseline's side captures at a time: 20 ms where calls are shortest."""
 _CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
@@ -47,11 +49,16 @@ class _Laid:
     frame: Frame
     order: dict[str, Any]
     seeds: list[tuple[int, int]]
-    captured: bool = False
-    """Whether the baseline's side was asked to capture."""
+    asked: int = 0
+    """For how many of the seeds the baseline's side was asked to capture."""
     graph_baseline: bool = False
     layouts: list[LayoutClaim] = field(default_factory=list)
     """The baseline's captures: the same seeds give the candidate the same calls in the same order."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether the baseline's side has nothing more to capture."""
+        return self.asked == len(self.seeds)
 
 
 class Stopwatch:
@@ -83,10 +90,13 @@ class Stopwatch:
         self._lay_out(self._groups[0])
 
     def baseline(self) -> bool:
-        """Capture the baseline's side of the next case that is laid out; whether there was one."""
+        """Capture a few more layouts of the baseline's side, of the next case that is laid out; whether there were any.
+
+        Not a whole case at a time, which takes up to 0.1 s: whoever waits for the candidate would wait for that.
+        """
         for laid in self._laid:
             if not laid.captured:
-                self._capture_baseline(laid)
+                self._capture_baseline(laid, _PIECE)
                 return True
         return False
 
@@ -144,23 +154,31 @@ class Stopwatch:
         t = self.t
         self._laid = []
         for case in cases:
-            frame = self.judge.ask("timing", case=case.id, layouts=t.layouts, batch_us=t.batch_us, most=t.calls)
+            frame = self.judge.ask(
+                "timing", case=case.id, layouts=max(t.layouts, t.short_layouts), batch_us=t.batch_us, most=t.calls
+            )
             order = frame.body["order"]
             layouts = min(t.layouts, max(t.least_layouts, t.captured_calls // order["calls"]))
-            if order["block"] > _LARGE_BYTES:
-                layouts = min(layouts, t.large_layouts)
+            if order["block"] <= _SHORT_BYTES:
+                layouts = t.short_layouts
             seeds = [(self.random.getrandbits(30), self.random.getrandbits(24)) for _ in range(layouts)]
             self._laid.append(_Laid(case, frame, order, seeds))
 
-    def _capture_baseline(self, laid: _Laid) -> None:
-        laid.captured = True
-        told = self.judge.ask("time", case=laid.case.id, **self._captures(laid.seeds)).body
+    def _capture_baseline(self, laid: _Laid, most: int) -> None:
+        """Capture so many layouts more of the baseline's side."""
+        seeds = laid.seeds[laid.asked : laid.asked + most]
+        do = "layouts" if laid.asked else "time"
+        laid.asked += len(seeds)
+        told = self.judge.ask(do, case=laid.case.id, **self._captures(seeds, gates=self.t.gate_layouts)).body
         laid.graph_baseline = bool(told["capturable"])
-        laid.layouts = [LayoutClaim.model_validate(row) for row in told.get("layouts", [])]
+        if laid.graph_baseline:
+            laid.layouts += [LayoutClaim.model_validate(row) for row in told["layouts"]]
+        else:
+            laid.asked, laid.layouts = len(laid.seeds), []
 
-    def _captures(self, seeds: list[tuple[int, int]]) -> dict[str, Any]:
-        """What both sides are told to capture."""
-        return {"seeds": seeds, "plain": self.t.plain_layouts}
+    def _captures(self, seeds: list[tuple[int, int]], *, gates: int) -> dict[str, Any]:
+        """What a side is told to capture."""
+        return {"seeds": seeds, "plain": self.t.plain_layouts, "gates": gates}
 
     def _prepare_all(self, work: Callable[[], bool]) -> list[Prepared]:
         """The candidate's side of what is laid out. A case is audited while the next one is captured."""
@@ -189,11 +207,11 @@ class Stopwatch:
         arena = {"do": "arena", "name": f"timing/{case.id}", "size": frame.body["size"]}
         self.trial.ask(arena, Nothing, fds=tuple(frame.fds))
         frame.close_fds()
-        ticket = self.trial.post(order | self._captures(laid.seeds) | {"inspect": True})
+        ticket = self.trial.post(order | self._captures(laid.seeds, gates=0) | {"inspect": True})
 
         def meanwhile() -> bool:
             if not self.audits.judge_one() and not laid.captured:
-                self._capture_baseline(laid)
+                self._capture_baseline(laid, _PIECE)
                 return True
             return work() or self.baseline()
 
@@ -202,7 +220,7 @@ class Stopwatch:
         )
         self.audits.judge_all()
         if not laid.captured:
-            self._capture_baseline(laid)
+            self._capture_baseline(laid, len(laid.seeds))
         timing = CaseTiming(case, capturable=None if self.cpu else claim.capturable, capture_reason=claim.reason)
         prepared = Prepared(timing, order["calls"], order["block"], laid.seeds)
         prepared.graph_baseline, prepared.results = laid.graph_baseline, order["results"]

@@ -34,6 +34,8 @@ BUILD_S = 60.0
 WAIT_S = 6.0
 """How long a candidate that is ready waits for builders, all in all; then it compiles the rest itself."""
 _SLICE_S, _END_S = 0.05, 2.0
+_LAUNCHES = 4
+"""Builders that start at a time: those of the cases' rows come first, and don't wait until a dozen have started."""
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
@@ -77,6 +79,7 @@ class Prebuild:
         self.desk, self.source, self.cache, self.owner, self.cancel = desk, source, scratch / "triton", owner, cancel
         self.store = BuildStore(desk.settings.cache_dir / "builds", source, desk.device.compute_capability)
         self._stop = threading.Event()
+        self._launching = threading.Semaphore(_LAUNCHES)
         self._changed = threading.Condition()
         """Guards all that follows."""
         self._children: list[Child] = []
@@ -120,7 +123,8 @@ class Prebuild:
             trees.remove(scratch)
 
     def _build_in(self, scratch: Path) -> None:
-        child = self.desk.builder(self.source, scratch)
+        with self._launching:
+            child = self.desk.builder(self.source, scratch)
         with self._changed:
             self._children.append(child)
         try:

@@ -10,8 +10,8 @@ from fk_core.records.claims import LayoutClaim
 from fk_core.records.report import Evidence, Outcome
 from fk_core.timings import CaseTiming
 
-PRIME, TIMED, LONG = 1, 2, 8
-"""Batches of a turn that warm the clocks, and batches that are timed; of a long turn."""
+PRIME, TIMED = 1, 2
+"""Batches of a turn that warm the clocks, and batches that are timed."""
 
 
 @dataclass

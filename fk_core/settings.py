@@ -45,10 +45,13 @@ class Timing:
     layouts: int = 12
     """Captures a case and side, at most; each round uses the next."""
     least_layouts: int = 8
+    short_layouts: int = 16
+    """Captures of a case whose inputs take no more than ``measure._SHORT_BYTES``: its calls are the shortest, and where
+    things lie moves them most."""
+    gate_layouts: int = 4
+    """How many captures of the baseline's are made without calls, too, to time the gates."""
     captured_calls: int = 640
     """Of all captures of a case and side together, unless that makes fewer than the least layouts."""
-    large_layouts: int = 6
-    """Captures of a case whose inputs take more than ``measure._LARGE_BYTES``."""
     plain_layouts: int = 3
     """How many of them are captured without gates, too."""
     trim: float = 0.2

@@ -178,28 +178,41 @@ class Validation:
     # -- one try: turn, lease, judge, candidate --------------------------------------------------------------------
 
     def _try(self, *, alone: bool) -> None:
-        """The order matters: see ``fk_core.desk``."""
+        """One try. What it holds is given back when the report can be written, or before another try."""
+        held = contextlib.ExitStack()
+        try:
+            self._hold(held, alone=alone)
+        except CandidateFault:
+            self.desk.give_back(held)
+            raise
+        except BaseException:
+            held.close()
+            raise
+        self.desk.give_back(held)
+
+    def _hold(self, held: contextlib.ExitStack, *, alone: bool) -> None:
+        """The order matters: see ``fk_core.desk``. What is taken on the way is left to ``held``."""
         device, began = self.h.device, time.monotonic()
         self.progress("waiting for the device", None)
-        with self.desk.turn(self.stop.event, self._behind):
-            self.h.add("queue", time.monotonic() - began)
-            lease = self.leases.acquire(
-                device,
-                "exclusive" if alone else "shared",
-                purpose=f"validate {self.h.spec.name}",
-                cancel=self.stop.event,
-                on_wait=self._in_line,
-                on_overdue=self.stop.late,
-            )
-            try:
-                with lease:
-                    self.queued(0)
-                    self.answer = self.known()
-                    if self.answer is None:
-                        self._on_the_device(lease)
-            finally:
-                self.h.add("gpu_exclusive", lease.exclusive_s)
-                self.h.add("queue", lease.waited_s)
+        held.enter_context(self.desk.turn(self.stop.event, self._behind))
+        self.h.add("queue", time.monotonic() - began)
+        lease = self.leases.acquire(
+            device,
+            "exclusive" if alone else "shared",
+            purpose=f"validate {self.h.spec.name}",
+            cancel=self.stop.event,
+            on_wait=self._in_line,
+            on_overdue=self.stop.late,
+        )
+        held.enter_context(lease)
+        self.queued(0)
+        try:
+            self.answer = self.known()
+            if self.answer is None:
+                self._on_the_device(lease, held)
+        finally:
+            self.h.add("gpu_exclusive", lease.exclusive_s)
+            self.h.add("queue", lease.waited_s)
 
     def _behind(self, ahead: int) -> None:
         """Other jobs of this process have the device or wait for it."""
@@ -211,13 +224,13 @@ class Validation:
         self.queued(place)
         self.progress(waiting(place, holders), None)
 
-    def _on_the_device(self, lease: Lease) -> None:
+    def _on_the_device(self, lease: Lease, held: contextlib.ExitStack) -> None:
         with contextlib.ExitStack() as stack:
             with self.h.clock("build"):
                 self.progress("starting", None)
-                judge = stack.enter_context(self.desk.session(self.stop.event, self._alone))
+                judge = held.enter_context(self.desk.session(self.stop.event, self._alone))
                 opening = self._open(judge)
-                child, scratch = stack.enter_context(self._candidate())
+                child, scratch = stack.enter_context(self._candidate(held))
             trial = Trial(child, scratch, judge, self.settings, self.stop.event)
             trial.domain = self.h.domain
             try:
@@ -257,8 +270,8 @@ class Validation:
             return False
 
     @contextlib.contextmanager
-    def _candidate(self) -> Iterator[tuple[Child, Path]]:
-        """The candidate's process, gone with all it started when the block ends."""
+    def _candidate(self, held: contextlib.ExitStack) -> Iterator[tuple[Child, Path]]:
+        """The candidate's process, watched as long as the block lasts; it ends, with all it started, with ``held``."""
         room = shutil.disk_usage(self.settings.home).free if self.settings.home.is_dir() else _ROOM_BYTES
         if room < _ROOM_BYTES:
             raise HarnessError(
@@ -268,14 +281,14 @@ class Validation:
         request = self.h.request
         spawn = self.spawn or (lambda: self.desk.candidate(request.source, allow=list(request.allow)))
         child, scratch = spawn()
+        held.callback(trees.remove, scratch)
+        held.callback(child.kill)
         self.h.sandbox = child.level or ""
         try:
             with self.stop.watching(child, self.settings.limits.total_s):
                 yield child, scratch
         finally:
             self.h.log_tail = _quoted(child.log_tail())
-            child.kill()
-            trees.remove(scratch)
 
     # -- the trial -------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from fk_core.harness import Harness
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "40 calls": {"calls": 40},
-    "160 calls": {"calls": 160, "batch_us": 240.0},
+    "8 layouts": {"short_layouts": 8},
+    "24 layouts": {"short_layouts": 24},
 }
 """Changes to ``settings.Timing``."""
 CASES = (("softmax", "*/64x4"), ("rms_norm", "*/decode-1/*"), ("silu_and_mul", "*/decode-1*"))

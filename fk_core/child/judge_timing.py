@@ -17,7 +17,7 @@ from fk_core.child.ceilings import Ceilings
 from fk_core.child.fill import Fill
 from fk_core.child.formulas import evaluate
 from fk_core.child.runner import timing_arena
-from fk_core.child.timing import Place
+from fk_core.child.timing import OWN_BYTES, Place
 
 if TYPE_CHECKING:
     from fk_core.child.judge import Job
@@ -47,8 +47,9 @@ class TimingDesk:
             return self.open_case(body["case"], body["layouts"], body["batch_us"], body["most"])
         if do == "time":
             # What the baseline's graphs hold is nobody's concern.
-            more = {"seeds": body["seeds"], "plain": body["plain"], "inspect": False}
-            return self.job.runner.do_time(self._order(body) | more, [])
+            return self.job.runner.do_time(self._order(body) | body | {"inspect": False}, [])
+        if do == "layouts":
+            return self.job.runner.do_layouts(body | {"inspect": False}, [])
         if do == "turn":
             return self.job.runner.do_turn(body, [])
         if do == "eager":
@@ -127,8 +128,7 @@ class TimingDesk:
             "do": "time",
             "case": case_id,
             "key": key,
-            # More copies than calls: each layout picks its own, so that the addresses of weights change, too.
-            "copies": math.ceil(_WEIGHT_COPIES * calls),
+            "copies": self._copies(call, block, calls),
             "arguments": arguments,
             "pristine": 0,
             "block": block,
@@ -156,12 +156,19 @@ class TimingDesk:
         assert self.ceilings.bandwidth
         guess_us = max(1.5, self._bytes(call) / self.ceilings.bandwidth * 1e6)
         free, _ = torch.cuda.mem_get_info(self.device)
-        shapes = state_shapes(self.job.task, call)
-        weights = sum(prod(shape) for shape in shapes.values()) * call.dtype.itemsize
         # In each of two processes: pristine inputs and results; in each layout slots and outputs; and weight copies.
-        each = block + results + layouts * (block + 2 * results) + _WEIGHT_COPIES * weights
+        each = block + results + layouts * (block + 2 * results) + _WEIGHT_COPIES * self._weight_bytes(call)
         fits = int(free * _MEMORY_SHARE / max(1, each))
         return max(2, min(most, math.ceil(batch_us / guess_us), max(2, fits)))
+
+    def _copies(self, call: Call, block: int, calls: int) -> int:
+        """Modules for a batch of calls. More than calls where their weights can't be moved from layout to layout: each
+        layout picks its own, so that the addresses change, too."""
+        moved = calls * max(block, self._weight_bytes(call)) <= OWN_BYTES
+        return calls if moved else math.ceil(_WEIGHT_COPIES * calls)
+
+    def _weight_bytes(self, call: Call) -> int:
+        return sum(prod(shape) for shape in state_shapes(self.job.task, call).values()) * call.dtype.itemsize
 
     def _bytes(self, call: Call) -> float:
         form = self.job.task["entries"][call.entry]["forms"][call.form]

@@ -23,6 +23,7 @@ from fk_core.child.calls import DTYPES
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
 from fk_core.child.memory import copy_bytes, extent, overlap, shared
+from fk_core.child.module import FunctionModule
 from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
@@ -45,8 +46,10 @@ _address = torch._C.TensorBase.data_ptr
 _size = torch._C.TensorBase.size
 _dtype = torch._C.TensorBase.dtype.__get__
 _device = torch._C.TensorBase.device.__get__
+_detach, _is_contiguous = torch._C.TensorBase.detach, torch._C.TensorBase.is_contiguous
 _no_grad = torch.no_grad
-_Module, _parameters, _buffers = torch.nn.Module, torch.nn.Module.parameters, torch.nn.Module.buffers
+_Module, _Parameter = torch.nn.Module, torch.nn.Parameter
+_parameters, _buffers = torch.nn.Module.parameters, torch.nn.Module.buffers
 _synchronize = torch.cuda.synchronize
 
 
@@ -56,7 +59,7 @@ class Runner:
     # No instance dictionary: nobody gives this object methods of his own.
     __slots__ = (
         *("_clock", "_extents", "_large", "_libc", "_views"),
-        *("arenas", "build", "copies", "device", "eager", "kept", "modules", "timers"),
+        *("arenas", "build", "copies", "device", "eager", "kept", "modules", "origins", "timers"),
     )
 
     def __init__(self, device: torch.device, build: Build) -> None:
@@ -67,6 +70,8 @@ class Runner:
         self._extents: dict[int, list[tuple[int, int]]] = {}
         self._large: list[int] = []
         self.copies: dict[str, list[Forward]] = {}
+        self.origins: list[Tensor] = []
+        """The memory in which the weights of copies were made: a module may know its address, wherever they are now."""
         self.timers: dict[str, CaseTimer] = {}
         self.eager: dict[str, EagerCase] = {}
         self._clock: DeviceClock | None = None
@@ -255,10 +260,7 @@ class Runner:
     # -- timing ----------------------------------------------------------------------------------------------------
 
     def do_time(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed.
-
-        ``inspect``: say what the graphs hold, too.
-        """
+        """Prepare the case for timing: on a GPU weight copies, warm calls and one capture per seed."""
         self.drop(body["case"])
         if self.device.type == "cpu":
             self.do_eager(body, [])
@@ -267,23 +269,49 @@ class Runner:
         arena, place, arguments = self._laid(body)
         with torch.cuda.device(self.device), _no_grad():
             # Every copy: what a module makes in its first call must not lie in the memory of one graph.
-            for forward in copies:
-                forward(*(arena.tensor(place.pristine + a.offset, a.shape, a.dtype).clone() for a in arguments))
-            timer = CaseTimer(self.clock, arena, place, arguments, copies, sampled=tuple(body["sampled"]))
+            self._call_each(copies, arena, place, arguments)
+            timer = CaseTimer(
+                *(self.clock, arena, place, arguments, copies),
+                weights=movable_weights(copies),
+                sampled=tuple(body["sampled"]),
+            )
             self.timers[body["case"]] = timer
-            layouts = []
             try:
-                for number, (seed, sample_seed) in enumerate(body["seeds"]):
-                    plain = number < body["plain"]
-                    layouts.append(timer.add_layout(seed, sample_seed, plain=plain, inspect=body["inspect"]))
+                moving_shows = timer.moving_shows()
             except NotCapturable as error:
-                timer.drop()
-                torch.cuda.synchronize()
-                return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
+                return self._not_capturable(timer, error)
+            if moving_shows:
+                self._call_each(copies, arena, place, arguments)
+        return self.do_layouts(body, [])
+
+    def do_layouts(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Capture the next layouts of a case, one per seed: the first ``plain`` and ``gates`` of all have these graphs,
+        too. ``inspect``: say what the graphs hold.
+        """
+        timer = self.timers[body["case"]]
+        layouts = []
+        with torch.cuda.device(self.device), _no_grad():
+            try:
+                for seed, sample_seed in body["seeds"]:
+                    number = len(timer.layouts)
+                    plain, gate = number < body["plain"], number < body["gates"]
+                    told = timer.add_layout(seed, sample_seed, plain=plain, gate=gate, inspect=body["inspect"])
+                    layouts.append(told)
+            except NotCapturable as error:
+                return self._not_capturable(timer, error)
             finally:
                 # Where it could be captured, nothing of the candidate's Python runs between here and the last turn.
                 cudadrv.reset_persisting_l2()
         return {"capturable": True, "layouts": layouts}
+
+    def _not_capturable(self, timer: CaseTimer, error: NotCapturable) -> dict[str, Any]:
+        timer.drop()
+        torch.cuda.synchronize()
+        return {"capturable": False, "reason": str(error), "unjoined": error.unjoined}
+
+    def _call_each(self, copies: list[Forward], arena: Arena, place: Place, arguments: list[Argument]) -> None:
+        for forward in copies:
+            forward(*(arena.tensor(place.pristine + a.offset, a.shape, a.dtype).clone() for a in arguments))
 
     def _laid(self, body: dict[str, Any]) -> tuple[Arena, Place, list[Argument]]:
         """Where the timed inputs of a case lie."""
@@ -307,6 +335,7 @@ class Runner:
             # A gap of another size before each, so that they do not lie in one row of memory.
             gaps.append(torch.empty(random.randrange(1, 64) * 512, dtype=torch.uint8, device=self.device))
             kept.append(self._build(recipe))
+            self.origins += [_detach(weight) for weight in movable_weights(kept[-1:])]
         return kept[:count]
 
     def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -377,6 +406,23 @@ class Runner:
 def _holds_tensors(forward: Forward) -> bool:
     """Whether a module has parameters or buffers, the non-persistent ones too, as far as can be seen."""
     return not isinstance(forward, _Module) or bool([*_parameters(forward), *_buffers(forward)])
+
+
+def movable_weights(copies: list[Forward]) -> list[Tensor]:
+    """Parameters and buffers of modules that can be moved: plain ones on a GPU, each once."""
+    found: dict[int, Tensor] = {}
+    for forward in copies:
+        if isinstance(forward, FunctionModule):
+            held = list(forward.held.values())
+        elif isinstance(forward, _Module):
+            held = [*_parameters(forward), *_buffers(forward)]
+        else:
+            held = []
+        for weight in held:
+            plain = type(weight) in (Tensor, _Parameter) and plain_tensor(_detach(weight)) is None
+            if plain and _device(weight).type == "cuda" and _is_contiguous(weight) and prod(_size(weight)):
+                found.setdefault(_address(weight), weight)
+    return list(found.values())
 
 
 def timing_arena(case: str) -> str:

@@ -3,7 +3,7 @@
 A turn answers with raw event readings. Ratios, intervals and the decision belong to the parent. The graphs:
 
 ``full``   gate, call, gate, call, ...   the next input does not exist before the gate after the last call wrote it
-``gate``   the gates alone, over the same memory; time of a call = (full - gate) / calls
+``gate``   the gates alone, over the same memory: only the judge has it, since a gate costs the same in both processes
 ``plain``  the calls alone on distinct cold slots
 
 The graphs of a layout share one memory pool. ``plain`` is captured first, and what its calls returned is let go of, so
@@ -11,8 +11,11 @@ that ``full`` takes the same memory and not as much again: no part of a capture 
 That is safe: no two graphs run at once, none needs what another one left (of the samples of ``gate`` nothing is made),
 and what ``full`` left is looked at only right after a replay of ``full`` (:meth:`CaseTimer.outputs_of_call`).
 
-Layouts differ in slot addresses, weight copies, padding and number of calls; several are captured before the exclusive
-window and the parent draws one per turn. What has no graphs is timed by ``eager``.
+Layouts differ in where everything lies that a call touches, and in the number of calls: where a cache line lies in the
+chip moves a call of 1 to 2 us by up to 1%. Whatever all layouts of a process had in common there would be an error that
+no number of rounds takes away (docs/measurements.md: weights did so, pristine inputs, and what a call allocates and
+frees). Several layouts are captured before the exclusive window and the parent draws one per turn. What has no graphs
+is timed by ``eager``.
 """
 
 from __future__ import annotations
@@ -40,9 +43,12 @@ _record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 _synchronize = torch.cuda.synchronize
 _end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
-_empty, _as_strided = torch.empty, torch.as_strided
+_empty, _as_strided, _foreach_copy = torch.empty, torch.as_strided, torch._foreach_copy_
+_set_data = torch._C.TensorBase.data.__set__
 _MOST_TIMED = 16
 """Timed batches of a turn, at most."""
+OWN_BYTES = 8 << 20
+"""Layouts have pristine inputs and weights of their own up to so many bytes of either: the calls that a place moves."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,14 @@ class Argument:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True)
+class Own:
+    """A layout's own copy of the pristine inputs of its slots, and where its gates put their samples."""
+
+    pristine: torch.Tensor
+    samples: torch.Tensor
+
+
 @dataclass
 class Layout:
     """One capture: graphs, and everything that keeps their memory alive."""
@@ -82,6 +96,9 @@ class Layout:
     memory: torch.Tensor
     starts: list[int]
     """Where each slot begins in ``memory``."""
+    held: list[torch.Tensor] = field(default_factory=list)
+    """Other memory that its graphs read and write."""
+    own: Own | None = None
     graphs: dict[str, Any] = field(default_factory=dict)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
     """Of the calls of ``full``, in their order; a replay of ``plain`` overwrites them."""
@@ -198,9 +215,10 @@ def _give_up(device: torch.device, pool: Any) -> None:
 class CaseTimer:
     """Captures and replays one case on a GPU.
 
-    ``forwards`` holds one module (or function) per weight copy; call i uses copy i mod len. ``place`` says where the
-    arena holds pristine inputs and the gates' samples. ``sampled`` gives the arguments that are judged beside the
-    returned outputs (those that the contract says must change).
+    ``forwards`` holds one module (or function) per weight copy; call i uses copy i mod len. ``weights`` are tensors of
+    these modules, which lie elsewhere in each layout. ``place`` says where the arena holds pristine inputs and the
+    gates' samples. ``sampled`` gives the arguments that are judged beside the returned outputs (those that the contract
+    says must change).
     """
 
     def __init__(
@@ -211,12 +229,44 @@ class CaseTimer:
         arguments: list[Argument],
         forwards: list[Forward],
         *,
+        weights: list[torch.Tensor] | None = None,
         sampled: tuple[str, ...] = (),
     ) -> None:
         self.clock, self.arena, self.place, self.arguments = clock, arena, place, arguments
         self.forwards, self.sampled = forwards, sampled
         self.layouts: list[Layout] = []
         self.gate_copies = 2 * place.block < clock.l2_bytes / 2
+        self.own = self.gate_copies and place.block * place.calls <= OWN_BYTES
+        """Whether layouts have inputs, samples and weights of their own."""
+        self.weights = (weights or []) if self.own else []
+        if sum(w.nbytes for w in self.weights) > OWN_BYTES:
+            self.weights = []
+        self._moved: list[torch.Tensor] = []
+
+    def moving_shows(self) -> bool:
+        """Whether a module takes notice of where its weights lie, as one does that keeps them packed by address.
+
+        It would pack them again in the middle of a capture. So its weights are not moved again; every copy has to be
+        called once before it is captured. Raises ``NotCapturable``.
+        """
+        if not self.weights:
+            return False
+
+        def nodes() -> dict[str, int]:
+            given = [
+                self.arena.tensor(self.place.pristine + a.offset, a.shape, a.dtype).clone() for a in self.arguments
+            ]
+            graph, _ = self._capture(lambda: self.forwards[0](*given))
+            return cudadrv.graph_content(graph.raw_cuda_graph()).nodes
+
+        before = nodes()
+        self._moved.append(self._move_weights(random.Random(0)))
+        if nodes() == before:
+            return False
+        # What it packed in that capture was never computed: it has to see another address before it is called again.
+        self._moved.append(self._move_weights(random.Random(1)))
+        self.weights = []
+        return True
 
     def _views(self, layout: Layout) -> list[dict[str, torch.Tensor]]:
         """The arguments of each call, contiguous and in their order."""
@@ -228,11 +278,12 @@ class CaseTimer:
                 made[call][a.name] = _as_strided(typed, a.shape, strides, (layout.starts[slot] + a.offset) // size)
         return made
 
-    def add_layout(self, seed: int, sample_seed: int, *, plain: bool, inspect: bool) -> dict[str, Any]:
+    def add_layout(self, seed: int, sample_seed: int, *, plain: bool, gate: bool, inspect: bool) -> dict[str, Any]:
         """Capture one more layout; says how many calls it has and in which order, and what its graph holds.
 
-        ``sample_seed`` decides where the gates sample; ``plain`` captures the calls without gates, too; without
-        ``inspect`` nobody looks at what the graph holds, which takes a call of the driver for each node.
+        ``sample_seed`` decides where the gates sample; ``plain`` captures the calls without gates, too, and ``gate``
+        the gates without calls; without ``inspect`` nobody looks at what the graph holds, which takes a call of the
+        driver for each node.
         """
         rng = random.Random(seed)
         place, device = self.place, self.clock.device
@@ -248,11 +299,19 @@ class CaseTimer:
                 end += place.block
             memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
             layout = Layout(calls, order, memory, starts)
+            if self.own:
+                self._own(layout, rng)
+            if self.weights:
+                layout.held.append(self._move_weights(rng))
             if plain or not self.gate_copies:
                 self._fill(layout)
             views, gates = self._views(layout), self._gates(layout, sample_seed)
 
+            holes: list[torch.Tensor] = []
+
             def call(i: int) -> list[torch.Tensor]:
+                # Else what a call allocates and frees lies in the same place for every call of a layout.
+                holes.append(_empty(rng.randrange(1, 8) * 512, dtype=torch.uint8, device=device))
                 inputs = views[i]
                 result = self.forwards[copies[i % len(copies)]](*inputs.values())
                 returned = outputs_of(result)
@@ -277,9 +336,11 @@ class CaseTimer:
             if plain:
                 # What the calls returned is not kept: its memory is for ``full``.
                 layout.graphs["plain"] = self._capture(lambda: [call(i) for i in range(calls)])[0]
+                holes.clear()
             full, behind = self._capture(lambda: batch(timed), layout.graphs.get("plain"))
-            gate, _ = self._capture(lambda: batch(behind.__getitem__), full)
-            layout.graphs |= {"full": full, "gate": gate}
+            layout.graphs["full"] = full
+            if gate:
+                layout.graphs["gate"] = self._capture(lambda: batch(behind.__getitem__), full)[0]
         content = cudadrv.graph_content(full.raw_cuda_graph()) if inspect else None
         for graph in layout.graphs.values():
             graph.instantiate()
@@ -298,28 +359,67 @@ class CaseTimer:
         only samples.
         """
         p, launch, stream = self.place, self.clock.gate.launch, self.clock.stream.cuda_stream
-        words, own = p.block // 4 if self.gate_copies else 0, p.block // 4
+        words, whole = p.block // 4 if self.gate_copies else 0, p.block // 4
         blocks = 1 + -(-words // kernels.GATE_WORDS)
-        arena, memory = _address(self.arena), layout.memory.data_ptr()
+        memory, own = layout.memory.data_ptr(), layout.own
+        arena = 0 if own else _address(self.arena)
+        inputs = own.pristine.data_ptr() if own else arena + p.pristine
+        samples = own.samples.data_ptr() if own else arena + p.samples
         slots = [
-            (
-                arena + p.pristine + slot * p.block,
-                memory + start,
-                seed + slot,
-                arena + p.samples + slot * 2 * kernels.SAMPLES * 4,
-            )
+            (inputs + slot * p.block, memory + start, seed + slot, samples + slot * 2 * kernels.SAMPLES * 4)
             for slot, start in enumerate(layout.starts)
         ]
 
         def gate(slot: int, behind: Sampled | None, *, copy: bool = True) -> None:
             pristine, x, positions, row = slots[slot]
-            sampled = behind or (x, x, own, own)
+            sampled = behind or (x, x, whole, whole)
             if copy:
                 launch(blocks, stream, pristine, x, words, *sampled, positions, row)
             else:
                 launch(1, stream, pristine, x, 0, *sampled, positions, row)
 
         return gate
+
+    def _own(self, layout: Layout, rng: random.Random) -> None:
+        """Give a layout pristine inputs and samples of its own."""
+        sizes = (layout.calls * self.place.block, layout.calls * 2 * kernels.SAMPLES * 4)
+        made = []
+        for size in sizes:
+            offset = rng.randrange(0, 64) * ALIGN
+            memory = _empty(offset + size, dtype=torch.uint8, device=self.clock.device)
+            made.append(_as_strided(memory, (size,), (1,), offset))
+        layout.own = Own(*made)
+        self._take(layout)
+
+    def _take(self, layout: Layout) -> None:
+        """Copy the arena's pristine inputs to those of the layout, where it has its own."""
+        if layout.own is not None:
+            size = layout.own.pristine.numel()
+            layout.own.pristine.copy_(self.arena.tensor(self.place.pristine, (size,), torch.uint8))
+
+    def _give_samples(self, layout: Layout) -> None:
+        """Copy what the gates sampled to where the judge finds it."""
+        if layout.own is not None:
+            size = layout.own.samples.numel()
+            self.arena.tensor(self.place.samples, (size,), torch.uint8).copy_(layout.own.samples)
+
+    def _move_weights(self, rng: random.Random) -> torch.Tensor:
+        """Move the weights to memory of their own, which is given back: the graphs of a layout need it."""
+        starts, end = [], 0
+        for weight in self.weights:
+            end += rng.randrange(0, 32) * ALIGN
+            starts.append(end)
+            end += -(-weight.nbytes // ALIGN) * ALIGN
+        room = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=self.clock.device)
+        typed = {w.dtype: room.view(w.dtype) for w in self.weights}
+        moved = [
+            _as_strided(typed[w.dtype], w.shape, w.stride(), start // w.dtype.itemsize)
+            for w, start in zip(self.weights, starts, strict=True)
+        ]
+        _foreach_copy(moved, self.weights)
+        for weight, new in zip(self.weights, moved, strict=True):
+            _set_data(weight, new)
+        return room
 
     def _fill(self, layout: Layout) -> None:
         p = self.place
@@ -328,36 +428,39 @@ class CaseTimer:
             layout.memory[start : start + p.block].copy_(given)
 
     def turn(self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False) -> dict[str, Any]:
-        """Replay one layout; ``kind`` is ``gated`` (full and gate), ``full`` (for audits),
-        ``plain`` (all cold) or ``warm``.
+        """Replay one layout; ``kind`` is ``full``, ``gate``, ``plain`` (all cold) or ``warm`` (the calls alone, the
+        cache as it is). ``fill``: with the inputs that the arena holds by now, and so that the judge finds the samples.
 
-        Gives ``span_us`` of the whole turn and, per timed batch, ``full_us`` and ``gate_us`` or ``plain_us``.
+        Gives ``span_us`` of the whole turn and, per timed batch, ``full_us``, ``gate_us`` or ``plain_us``.
         """
         layout, clock = self.layouts[index], self.clock
         if fill:
+            self._take(layout)
             self._fill(layout)
             _synchronize()
-        names = {"gated": ("full", "gate"), "full": ("full",)}.get(kind, ("plain",))
-        stream = clock.stream
-        used: dict[str, list[Any]] = {name: [] for name in names}
+        name = "plain" if kind == "warm" else kind
+        graph, stream = layout.graphs[name], clock.stream
+        used: list[Any] = []
         spare = iter(clock.events)
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
             _record(clock.span[0], stream)
             for batch in range(prime + timed):
-                for name in names:
-                    if kind != "warm":
-                        clock.flush(stream.cuda_stream)
-                    if batch < prime:
-                        layout.graphs[name].replay()
-                    else:
-                        start, end = next(spare)
-                        _record(start, stream)
-                        layout.graphs[name].replay()
-                        _record(end, stream)
-                        used[name].append((start, end))
+                if kind != "warm":
+                    clock.flush(stream.cuda_stream)
+                if batch < prime:
+                    graph.replay()
+                else:
+                    start, end = next(spare)
+                    _record(start, stream)
+                    graph.replay()
+                    _record(end, stream)
+                    used.append((start, end))
             _record(clock.span[1], stream)
             stream.synchronize()
-        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used[name]] for name in names}
+        if fill:
+            self._give_samples(layout)
+            _synchronize()
+        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used]}
         out["span_us"] = _elapsed(*clock.span) * 1e3
         out["calls"] = layout.calls
         return out

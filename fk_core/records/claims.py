@@ -100,15 +100,16 @@ class TryClaim(Claim):
     nodes: dict[Text, int] = Field(default_factory=dict, max_length=32)
 
 
-class GatedTurn(Claim):
+class FullTurn(Claim):
     full_us: list[Micros] = Field(max_length=64)
-    gate_us: list[Micros] = Field(max_length=64)
     span_us: Micros
     calls: int = Field(ge=1, le=4096)
 
 
-class FullTurn(Claim):
-    full_us: list[Micros] = Field(max_length=64)
+class GateTurn(Claim):
+    """Of the judge only."""
+
+    gate_us: list[Micros] = Field(max_length=64)
     span_us: Micros
     calls: int = Field(ge=1, le=4096)
 

@@ -1,4 +1,5 @@
-"""Captures that fail leave the process as it was; of captures that share a pool, the later uses the memory again."""
+"""Captures that fail leave the process as it was; of captures that share a pool, the later uses the memory again;
+layouts that lie elsewhere compute the same."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from fk_core.child.timing import DeviceClock, NotCapturable, capture
+from fk_core.child.arena import DeviceArena
+from fk_core.child.kernels import SAMPLES, positions
+from fk_core.child.runner import movable_weights
+from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,3 +80,61 @@ def test_what_a_capture_let_go_is_used_by_the_next(clock: DeviceClock) -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert all(tensor.eq(expected).all() for tensor in out)
+
+
+# -- where things lie --------------------------------------------------------------------------------------------------
+
+WIDTH, CALLS = 1024, 24
+BYTES = WIDTH * 2
+
+
+class Norm(torch.nn.Module):
+    """Scales by a weight; ``packs``: by a copy of it that is made anew when the weight lies elsewhere."""
+
+    def __init__(self, *, packs: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(WIDTH, device="cuda").bfloat16(), requires_grad=False)
+        self.packs, self.of, self.packed = packs, 0, self.weight.detach()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packs and self.of != self.weight.data_ptr():
+            self.of, self.packed = self.weight.data_ptr(), self.weight.detach().clone()
+        return x * (self.packed if self.packs else self.weight)
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_layouts_that_lie_elsewhere_compute_the_same(clock: DeviceClock, packs: bool) -> None:
+    """Weights are moved for each layout, inputs and samples are its own: what an audit sees is right all the same."""
+    place = Place.at(0, BYTES, CALLS)
+    arena = DeviceArena.create(place.end, 0)
+    modules = [Norm(packs=packs) for _ in range(CALLS + 8)]
+    weights = [module.weight.detach().clone() for module in modules]
+    argument = Argument("x", 0, (1, WIDTH), torch.bfloat16)
+    with torch.no_grad():
+        for module in modules:
+            module(torch.zeros(1, WIDTH, device="cuda").bfloat16())
+        timer = CaseTimer(clock, arena, place, [argument], list(modules), weights=movable_weights(list(modules)))
+        assert len(timer.weights) == len(modules)
+        assert timer.moving_shows() is packs
+        for module in modules:
+            module(torch.zeros(1, WIDTH, device="cuda").bfloat16())
+        places = []
+        for number in range(3):
+            timer.add_layout(number, 7, plain=True, gate=number == 0, inspect=False)
+            places.append({module.weight.data_ptr() for module in modules})
+    assert (places[0] == places[1]) is packs
+    assert all(torch.equal(m.weight, weight) for m, weight in zip(modules, weights, strict=True))
+    for number, layout in enumerate(timer.layouts):
+        new = torch.randn(CALLS, 1, WIDTH, device="cuda").bfloat16()
+        arena.tensor(0, (CALLS, 1, WIDTH), torch.bfloat16).copy_(new)
+        timer.turn(number, "plain", 1, 2)
+        timer.turn(number, "full", 0, 1, fill=True)
+        samples = arena.tensor(place.samples, (CALLS, 2, SAMPLES), torch.int32)
+        for call, slot in enumerate(layout.order):
+            (output,) = timer.outputs_of_call(number, call)
+            assert any(torch.equal(output, new[slot] * weight) for weight in weights)
+            # The gate behind a call writes the next one's inputs, and what it samples to the row of that one's slot.
+            row = layout.order[(call + 1) % layout.calls]
+            words = output.flatten().view(torch.int32)
+            assert torch.equal(samples[row, 0], words[torch.tensor(positions(7 + row, len(words)), device="cuda")])
+    assert timer.turn(0, "gate", 1, 2)["gate_us"][0] < timer.turn(0, "full", 1, 2)["full_us"][0]

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from fk_core import measure
 from fk_core.errors import Cancelled
 from fk_core.fault import CandidateFault
+from fk_core.records.claims import LayoutClaim
 from fk_core.records.report import Evidence, Outcome
 from fk_core.records.task import CaseSpec
 from fk_core.settings import Settings, Timing
@@ -84,14 +86,33 @@ def test_every_round_has_a_pair_of_layouts_that_stays_together(bench: Make) -> N
     made.run()
 
     def gated(asked: list[dict[str, Any]]) -> list[int]:
-        return [a["layout"] for a in asked if a["do"] == "turn" and a["kind"] == "gated"][1:]
+        # Not the first, which wakes the device up, nor the replays of audits.
+        return [a["layout"] for a in asked if a["do"] == "turn" and a["kind"] == "full" and a["prime"]][1:]
 
     theirs, ours = gated(made.trial.process.asked), gated(made.judge.process.asked)
     assert len(theirs) == len(ours)
     assert theirs[::2] == theirs[1::2], "both turns of a round use the same layout"
     rounds = list(zip(theirs[::2], ours[::2], strict=True))
-    assert len(set(rounds)) == min(len(rounds), made.t.layouts)
-    assert len({a for a, _ in rounds}) == len({b for _, b in rounds}) == min(len(rounds), made.t.layouts)
+    assert len(set(rounds)) == min(len(rounds), made.t.short_layouts)
+    assert len({a for a, _ in rounds}) == len({b for _, b in rounds}) == min(len(rounds), made.t.short_layouts)
+
+
+def test_only_the_baseline_is_asked_what_a_gate_takes(bench: Make) -> None:
+    """And only for layouts that have gates alone: a candidate can say nothing that moves the readings of its calls."""
+    made = bench(candidate=Side(gate_us=2.0), baseline=Side(gate_us=2.0))
+    made.run()
+    theirs, ours = made.trial.process.asked, made.judge.process.asked
+    assert not [a for a in theirs if a["do"] == "turn" and a["kind"] == "gate"]
+    gates = [a["layout"] for a in ours if a["do"] == "turn" and a["kind"] == "gate"]
+    assert len(gates) >= made.t.min_rounds // 2
+    assert set(gates) <= set(range(made.t.gate_layouts))
+    assert [a["gates"] for a in theirs if a["do"] == "time"] == [0]
+
+
+def test_a_gate_that_is_slower_in_the_candidate_is_its_own_time(bench: Make) -> None:
+    (found,) = bench(candidate=Side(gate_us=3.0)).run()
+    assert found.estimate is not None
+    assert found.candidate_us == pytest.approx(11.0, rel=0.02)
 
 
 def test_turns_alternate(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +122,7 @@ def test_turns_alternate(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         real = process.turn
 
         def turn(body: dict[str, Any], name: str = name, real: Any = real) -> dict[str, Any]:
-            if body["kind"] == "gated":
+            if body["kind"] == "full" and body["prime"]:
                 turns.append(name)
             answer: dict[str, Any] = real(body)
             return answer
@@ -124,16 +145,18 @@ def test_the_budget_ends_it(bench: Make) -> None:
     assert made.clock.now_s - began < made.t.budget_max_s + (made.t.step_rounds + 10) * round_s
 
 
-@pytest.mark.parametrize(("turns", "believed"), [(18, True), (10_000, False)])
-def test_what_holds_one_side_up_once_is_not_its_doing(bench: Make, turns: int, believed: bool) -> None:
-    """Time between the readings that only the outside clock sees: in the first turns, or in all."""
+@pytest.mark.parametrize(
+    ("turns", "held_us", "believed"), [(18, 2000, True), (10_000, 250, True), (10_000, 2000, False)]
+)
+def test_what_holds_one_side_up_once_is_not_its_doing(bench: Make, turns: int, held_us: int, believed: bool) -> None:
+    """Time between the readings that only the outside clock sees: in the first turns, or a little or much in all."""
     made = bench()
     real, left = made.trial.process.turn, [turns]
 
     def turn(body: dict[str, Any]) -> dict[str, Any]:
         if left[0]:
             left[0] -= 1
-            made.clock.advance(2000.0)
+            made.clock.advance(held_us)
         answer: dict[str, Any] = real(body)
         return answer
 
@@ -189,20 +212,14 @@ def test_small_cases_share_one_exclusive_window(bench: Make) -> None:
     assert made.lease.story == ["exclusive", "shared"]
 
 
-def test_large_cases_get_fewer_layouts(bench: Make) -> None:
+@pytest.mark.parametrize(
+    ("calls", "block", "layouts"),
+    [(2, 1, 12), (40, 1, 12), (64, 1, 10), (80, 1, 8), (200, 1, 8), (80, 0, 16), (40, 0, 16)],
+)
+def test_long_batches_get_fewer_layouts(bench: Make, calls: int, block: int, layouts: int) -> None:
+    """But those of the smallest inputs get the most."""
     made = bench()
-    made.judge.block = 64 << 20
-    (found,) = made.run()
-    seeds = next(a["seeds"] for a in made.trial.process.asked if a["do"] == "time")
-    assert len(seeds) == made.t.large_layouts < made.t.layouts
-    assert found.estimate is not None
-    assert found.estimate.layouts <= len(seeds)
-
-
-@pytest.mark.parametrize(("calls", "layouts"), [(2, 12), (40, 12), (64, 10), (80, 8), (200, 8)])
-def test_long_batches_get_fewer_layouts(bench: Make, calls: int, layouts: int) -> None:
-    made = bench()
-    made.judge.calls = calls
+    made.judge.calls, made.judge.block = calls, (64 << 10) + block
     made.run()
     seeds = next(a["seeds"] for a in made.trial.process.asked if a["do"] == "time")
     assert len(seeds) == layouts
@@ -224,8 +241,8 @@ def test_a_throttled_case_is_timed_again_from_nothing(bench: Make) -> None:
 
     def turn(body: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = plain(body)
-        if slow and body["kind"] == "gated":
-            answer["full_us"] = [0.9 * gate for gate in answer["gate_us"]]
+        if slow and body["kind"] == "full":
+            answer["full_us"] = [0.9 * answer["calls"] * made.judge.process.side.gate_us] * body["timed"]
         return answer
 
     made.trial.process.turn = turn  # type: ignore[method-assign]
@@ -266,7 +283,7 @@ def test_cancelled_before_and_between(bench: Make) -> None:
 def test_readings_that_say_nothing_are_not_timed(bench: Make) -> None:
     # Gates and calls together read less than gates alone.
     def turn(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-        return answer | ({"full_us": [0.9 * g for g in answer["gate_us"]]} if body["kind"] == "gated" else {})
+        return answer | ({"full_us": [1.8 * answer["calls"]] * body["timed"]} if body["kind"] == "full" else {})
 
     (found,) = bench(lies=Lies(turn=turn)).run()
     assert found.estimate is None
@@ -291,17 +308,6 @@ def halved(names: tuple[str, ...]) -> Lies:
     return Lies(turn=turn)
 
 
-def shifted(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """Moves a quarter of the time of a call from the full readings to those of the gates: the sum stays."""
-    if body["kind"] != "gated":
-        return answer
-    moved = answer["calls"] * 2.5
-    return answer | {
-        "full_us": [v - moved for v in answer["full_us"]],
-        "gate_us": [v + moved for v in answer["gate_us"]],
-    }
-
-
 def more_calls(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return answer | {"calls": answer["calls"] * 2}
 
@@ -312,10 +318,9 @@ def more_calls_captured(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 LIES = {
-    "all readings": halved(("full_us", "gate_us", "plain_us", "span_us")),
-    "readings but not the span": halved(("full_us", "gate_us", "plain_us")),
+    "all readings": halved(("full_us", "plain_us", "span_us")),
+    "readings but not the span": halved(("full_us", "plain_us")),
     "full readings only": halved(("full_us",)),
-    "from full to gate": Lies(turn=shifted),
     "more calls than were captured": Lies(turn=more_calls),
     "more calls, from the capture on": Lies(turn=more_calls, capture=more_calls_captured),
 }
@@ -323,7 +328,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", [
     "all readings", "readings but not the span",
-    "full readings only", "from full to gate",
+    "full readings only",
     "more calls than were captured", "more calls, from the capture on",
 ])  # fmt: skip
 def test_lies_about_time_gain_nothing(bench: Make, lie: str) -> None:
@@ -340,6 +345,26 @@ def test_lies_about_time_gain_nothing(bench: Make, lie: str) -> None:
         elif found.estimate is not None:
             assert found.estimate.ratio < 1.03, f"{lie}: {found.estimate.ratio:.3f}"
             assert word(found.estimate, made.t, 0.003) != "faster"
+
+
+def test_who_waits_in_short_turns_hides_nothing(bench: Make) -> None:
+    """A process that claims 3 us less a call than it takes, and makes shorter turns last as long as the longest: the
+    difference of two turns is then what it claims."""
+    made = bench()
+    real, hidden = made.trial.process.turn, 3.0
+
+    def turn(body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = real(body)
+        if body["kind"] == "full" and body["prime"]:
+            answer["full_us"] = [v - hidden * answer["calls"] for v in answer["full_us"]]
+            made.clock.advance(hidden * answer["calls"] * (16 - body["timed"]))
+        return answer
+
+    made.trial.process.turn = turn  # type: ignore[method-assign]
+    (found,) = made.run()
+    assert any("the clock decides" in note for note in found.notes)
+    assert found.estimate is not None
+    assert word(found.estimate, made.t, 0.003) != "faster"
 
 
 def test_what_the_clock_corrected_is_said(bench: Make) -> None:
@@ -476,8 +501,15 @@ def test_what_is_to_be_done_meanwhile_is_done(bench: Make) -> None:
 
     cases = [CaseSpec.model_construct(id="op/a", dims={"rows": 64}, calls=1)]
     made.stopwatch.plan(cases, {"op/a": "key"})
-    assert made.stopwatch.baseline()
-    assert not made.stopwatch.baseline()
+    pieces = 0
+    while made.stopwatch.baseline():
+        pieces += 1
+    assert pieces == made.t.short_layouts // measure._PIECE
+    asked = [body for who, body in made.asked if body["do"] in ("time", "layouts")]
+    assert [body["do"] for body in asked] == ["time"] + ["layouts"] * (pieces - 1)
+    (laid,) = made.stopwatch._laid
+    assert [seed for body in asked for seed in body["seeds"]] == laid.seeds
+    assert laid.layouts == [LayoutClaim(**row) for row in made.judge.process.layouts["op/a"]]
     made.stopwatch.capture(work)
     assert left[0] <= 0
 

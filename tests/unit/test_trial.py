@@ -13,14 +13,14 @@ import pytest
 from fk_core.child import wire
 from fk_core.errors import Cancelled
 from fk_core.fault import CandidateFault
-from fk_core.records.claims import CallClaim, Findings, GatedTurn
+from fk_core.records.claims import CallClaim, Findings, FullTurn
 from fk_core.records.report import Outcome
 from fk_core.trial import Trial
 from tests.descriptors import descriptors
 from tests.unit.stage import Make, Stage, exception
 
 TURN = {"do": "turn", "case": "op/a"}
-GOOD_TURN = {"full_us": [2.0], "gate_us": [1.0], "span_us": 9.0, "calls": 3}
+GOOD_TURN = {"full_us": [2.0], "span_us": 9.0, "calls": 3}
 
 
 def left_open(made: Trial, before: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -29,7 +29,7 @@ def left_open(made: Trial, before: set[tuple[str, str]]) -> set[tuple[str, str]]
     return descriptors() - before
 
 
-def fault(made: Trial, body: dict[str, Any] | None = None, claim: Any = GatedTurn) -> CandidateFault:
+def fault(made: Trial, body: dict[str, Any] | None = None, claim: Any = FullTurn) -> CandidateFault:
     with pytest.raises(CandidateFault) as caught:
         made.ask(body or TURN, claim)
     return caught.value
@@ -48,7 +48,7 @@ def is_forged(found: CandidateFault, made: Trial) -> None:
 
 def test_an_honest_answer(trial: Make) -> None:
     made = trial(lambda stage: stage.say(GOOD_TURN))
-    turn = made.ask(TURN, GatedTurn)
+    turn = made.ask(TURN, FullTurn)
     assert (turn.full_us, turn.calls) == ([2.0], 3)
     assert made.child.alive()
     assert made.detail["candidate turn"] > 0
@@ -91,14 +91,14 @@ BODIES: dict[str, bytes] = {
     "null": b"null",
     "two objects": b"{}{}",
     "cut off": b'{"full_us": [1.0',
-    "NaN": b'{"full_us": [NaN], "gate_us": [1.0], "span_us": 9.0, "calls": 3}',
-    "Infinity": b'{"full_us": [2.0], "gate_us": [1.0], "span_us": Infinity, "calls": 3}',
-    "minus Infinity": b'{"full_us": [2.0], "gate_us": [-Infinity], "span_us": 9.0, "calls": 3}',
-    "an overflowing float": b'{"full_us": [1e999], "gate_us": [1.0], "span_us": 9.0, "calls": 3}',
+    "NaN": b'{"full_us": [NaN], "span_us": 9.0, "calls": 3}',
+    "Infinity": b'{"full_us": [2.0], "span_us": Infinity, "calls": 3}',
+    "minus Infinity": b'{"full_us": [-Infinity], "span_us": 9.0, "calls": 3}',
+    "an overflowing float": b'{"full_us": [1e999], "span_us": 9.0, "calls": 3}',
     "nested too deep": b'{"a":' * 60000 + b"1" + b"}" * 60000,
-    "an endless number": b'{"full_us": [' + b"9" * 5000 + b'], "gate_us": [1.0], "span_us": 9.0, "calls": 3}',
+    "an endless number": b'{"full_us": [' + b"9" * 5000 + b'], "span_us": 9.0, "calls": 3}',
     "an unknown field": json.dumps(GOOD_TURN | {"speedup": 2}).encode(),
-    "a missing field": b'{"full_us": [2.0], "gate_us": [1.0], "span_us": 9.0}',
+    "a missing field": b'{"full_us": [2.0], "span_us": 9.0}',
     "text for a number": json.dumps(GOOD_TURN | {"span_us": "9.0"}).encode(),
     "truth for a number": json.dumps(GOOD_TURN | {"span_us": True}).encode(),
     "a float for a count": json.dumps(GOOD_TURN | {"calls": 3.5}).encode(),
@@ -148,7 +148,7 @@ def test_a_second_answer_is_found_at_the_next_question(trial: Make) -> None:
         stage.say(GOOD_TURN)
 
     made = trial(twice)
-    made.ask(TURN, GatedTurn)
+    made.ask(TURN, FullTurn)
     is_forged(fault(made), made)
 
 
@@ -175,7 +175,7 @@ def test_descriptors_nobody_asked_for_are_closed(trial: Make) -> None:
     made = trial(with_fds)
     before = descriptors()
     for _ in range(20):
-        made.ask(TURN, GatedTurn)
+        made.ask(TURN, FullTurn)
     assert not left_open(made, before)
 
 
@@ -348,7 +348,7 @@ def test_a_cancelled_death_is_no_fault(trial: Make) -> None:
 
     made = trial(die, cancel=cancel)
     with pytest.raises(Cancelled):
-        made.ask(TURN, GatedTurn)
+        made.ask(TURN, FullTurn)
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ def test_the_judge_works_ahead_while_nobody_answers(trial: Make, on_gpu: bool, w
     asked = ahead_of(made, [True, True, False])
     ticket = made.post(TURN)
     threading.Timer(0.2, go.set).start()
-    assert made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0).calls == 3
+    assert made.collect_beside(ticket, "turn", FullTurn, lambda: made.ahead(answers=False), timeout_s=10.0).calls == 3
     assert len(asked) == wanted
 
 
@@ -477,7 +477,7 @@ def test_an_answer_that_is_there_is_taken_at_once(trial: Make) -> None:
     ticket = made.post(TURN)
     while not made.child.channel.pending():
         pass
-    made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
+    made.collect_beside(ticket, "turn", FullTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
     assert asked == []
 
 
@@ -486,7 +486,7 @@ def test_a_death_while_the_judge_works_ahead(trial: Make) -> None:
     made.on_gpu = True
     ahead_of(made, [True] * 1000 + [False])
     with pytest.raises(CandidateFault) as caught:
-        made.collect_beside(made.post(TURN), "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
+        made.collect_beside(made.post(TURN), "turn", FullTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
     assert caught.value.outcome is Outcome.CRASHED
 
 
@@ -498,7 +498,7 @@ def test_cancelled_while_the_judge_works_ahead(trial: Make) -> None:
     ticket = made.post(TURN)
     cancel.set()
     with pytest.raises(Cancelled):
-        made.collect_beside(ticket, "turn", GatedTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
+        made.collect_beside(ticket, "turn", FullTurn, lambda: made.ahead(answers=False), timeout_s=10.0)
 
 
 # -- exceptions of several lines ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from fk_core.records.claims import InspectedLayout, LayoutClaim
 
 CALLS = 16
 BLOCK = 256
+ROW = 2 * timing.kernels.SAMPLES * 4
 Log = list[tuple[Any, ...]]
 
 
@@ -41,6 +43,8 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: Log = []
+        self.captures = self.capturing = 0
+        """How many there were, and the number of the one that is under way, if any."""
         self.captured: dict[str, Log] = {}
         self.pools: dict[str, str | None] = {}
         self.held: dict[str, tuple[int, int]] = {}
@@ -64,14 +68,19 @@ class Stage:
         monkeypatch.setattr(timing.cudadrv, "upload", lambda graph, stream: self.log.append(("upload", graph)))
         monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-        arena: Any = SimpleNamespace(
-            memory=SimpleNamespace(address=0),
-            tensor=lambda at, shape, dtype: torch.full(shape, at // BLOCK, dtype=torch.uint8),
-        )
+        monkeypatch.setattr(timing, "_synchronize", lambda: self.log.append(("settle",)))
         self.place = Place.at(0, BLOCK, CALLS)
+        self.memory = torch.zeros(self.place.end, dtype=torch.uint8)
+        for slot in range(CALLS):
+            self.memory[slot * BLOCK : (slot + 1) * BLOCK] = slot
+        arena: Any = SimpleNamespace(
+            memory=SimpleNamespace(address=self.memory.data_ptr()),
+            tensor=lambda at, shape, dtype: self.memory[at : at + shape[0]],
+        )
+        self.arena = arena
         argument = Argument("x", 0, (BLOCK,), torch.uint8)
-        forwards = [self.forward(copy) for copy in range(CALLS + CALLS // 2)]
-        self.timer = CaseTimer(self.clock, arena, self.place, [argument], forwards)
+        self.forwards = [self.forward(copy) for copy in range(CALLS + CALLS // 2)]
+        self.timer = CaseTimer(self.clock, arena, self.place, [argument], self.forwards)
 
     def forward(self, copy: int) -> Any:
         def called(x: torch.Tensor) -> torch.Tensor:
@@ -84,12 +93,14 @@ class Stage:
 
     def gate(self, blocks: int, stream: int, *arguments: int) -> None:
         pristine, slot, words, y0, _, _, _, _, row = arguments
-        self.log.append(("gate", pristine // BLOCK, slot, words, y0, row))
+        value = ctypes.c_ubyte.from_address(pristine).value  # each slot is full of its number
+        self.log.append(("gate", value, slot, words, y0, row))
 
     def capture(self, clock: Any, body: Any, pool_of: Any = None) -> tuple[Graph, Any]:
         before = len(self.made)
-        self.log = []
+        self.log, self.captures, self.capturing = [], self.captures + 1, self.captures + 1
         result = body()
+        self.capturing = 0
         kinds = {entry[0] for entry in self.log}
         name = "plain" if kinds == {"call"} else "gate" if kinds == {"gate"} else "full"
         self.captured[name], self.held[name] = self.log, (before, len(self.made))
@@ -104,7 +115,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_gates_and_calls_alternate(stage: Stage) -> None:
-    told = stage.timer.add_layout(5, 77, plain=True, inspect=True)
+    told = stage.timer.add_layout(5, 77, plain=True, gate=True, inspect=True)
     log, order = stage.captured["full"], told["order"]
     assert [entry[0] for entry in log] == ["gate", "call"] * told["calls"] + ["gate"]
     gates, calls = log[::2], log[1::2]
@@ -113,12 +124,12 @@ def test_gates_and_calls_alternate(stage: Stage) -> None:
         assert gate[2] == call[2], "a gate writes the input of the call behind it"
         assert gate[3] == BLOCK // 4
     assert gates[-1][3] == 0, "the last gate samples only"
-    samples = [(gate[5] - stage.place.samples) // (2 * timing.kernels.SAMPLES * 4) for gate in gates]
-    assert samples == [*order, order[0]]
+    rows = [(gate[5] - min(gate[5] for gate in gates)) // ROW for gate in gates]
+    assert rows == [*order, order[0]]
 
 
 def test_a_gate_samples_the_call_before_it(stage: Stage) -> None:
-    stage.timer.add_layout(5, 77, plain=True, inspect=True)
+    stage.timer.add_layout(5, 77, plain=True, gate=True, inspect=True)
     outputs = [outs[0].data_ptr() for outs in stage.timer.layouts[0].outputs]
     for name in ("full", "gate"):
         gates = [entry for entry in stage.captured[name] if entry[0] == "gate"]
@@ -129,14 +140,14 @@ def test_a_gate_samples_the_call_before_it(stage: Stage) -> None:
 
 
 def test_weight_copies_come_not_again(stage: Stage) -> None:
-    told = stage.timer.add_layout(5, 77, plain=True, inspect=True)
+    told = stage.timer.add_layout(5, 77, plain=True, gate=True, inspect=True)
     copies = [entry[1] for entry in stage.captured["full"] if entry[0] == "call"]
     assert len(set(copies)) == len(copies) == told["calls"]
 
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_only_what_full_returned_is_kept(stage: Stage, plain: bool) -> None:
-    calls = stage.timer.add_layout(5, 77, plain=plain, inspect=True)["calls"]
+    calls = stage.timer.add_layout(5, 77, plain=plain, gate=True, inspect=True)["calls"]
     expected = {"full": (0, calls), "gate": (calls, calls)}
     assert stage.held == ({"plain": (0, calls)} if plain else {}) | expected
     assert list(stage.captured) == (["plain"] if plain else []) + ["full", "gate"]
@@ -146,18 +157,18 @@ def test_only_what_full_returned_is_kept(stage: Stage, plain: bool) -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_the_graphs_of_a_layout_share_a_pool(stage: Stage, plain: bool) -> None:
-    stage.timer.add_layout(5, 77, plain=plain, inspect=True)
+    stage.timer.add_layout(5, 77, plain=plain, gate=True, inspect=True)
     expected = {"full": "plain" if plain else None, "gate": "full"}
     assert stage.pools == ({"plain": None} if plain else {}) | expected
 
 
 def test_plain_calls_are_those_of_full(stage: Stage) -> None:
-    stage.timer.add_layout(5, 77, plain=True, inspect=True)
+    stage.timer.add_layout(5, 77, plain=True, gate=True, inspect=True)
     assert stage.captured["plain"] == [entry for entry in stage.captured["full"] if entry[0] == "call"]
 
 
 def test_the_slots_of_plain_calls_are_filled(stage: Stage) -> None:
-    stage.timer.add_layout(5, 77, plain=True, inspect=True)
+    stage.timer.add_layout(5, 77, plain=True, gate=True, inspect=True)
     layout = stage.timer.layouts[0]
     for slot, start in enumerate(layout.starts):
         assert layout.memory[start : start + BLOCK].eq(slot).all()
@@ -165,7 +176,7 @@ def test_the_slots_of_plain_calls_are_filled(stage: Stage) -> None:
 
 def test_arguments_lie_in_the_slots_of_their_calls(stage: Stage) -> None:
     timer = stage.timer
-    timer.add_layout(5, 77, plain=False, inspect=True)
+    timer.add_layout(5, 77, plain=False, gate=True, inspect=True)
     layout = timer.layouts[0]
     layout.memory.copy_(torch.arange(len(layout.memory)) % 251)
     timer.arguments = [
@@ -194,23 +205,172 @@ def test_two_outputs_are_sampled_at_most() -> None:
 
 
 def test_what_a_graph_holds_is_told_where_it_is_asked_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = stage.timer.add_layout(5, 77, plain=False, inspect=True)
+    told = stage.timer.add_layout(5, 77, plain=False, gate=True, inspect=True)
     InspectedLayout.model_validate(told)
     assert (told["nodes"], told["programmatic"]) == ({"kernel": 1}, 2)
     monkeypatch.delattr(timing.cudadrv, "graph_content")
-    short = stage.timer.add_layout(5, 77, plain=False, inspect=False)
+    short = stage.timer.add_layout(5, 77, plain=False, gate=True, inspect=False)
     LayoutClaim.model_validate(short)
     assert short == {"calls": told["calls"], "order": told["order"]}
 
 
-def test_a_turn(stage: Stage) -> None:
-    told = stage.timer.add_layout(5, 77, plain=True, inspect=True)
+@pytest.mark.parametrize(
+    ("kind", "flushed"), [("full", ["flush"]), ("gate", ["flush"]), ("plain", ["flush"]), ("warm", [])]
+)
+def test_a_turn(stage: Stage, kind: str, flushed: list[str]) -> None:
+    told = stage.timer.add_layout(5, 77, plain=True, gate=True, inspect=True)
     log = stage.log = []
     for graph in stage.timer.layouts[0].graphs.values():
         graph.log = log
-    answer = stage.timer.turn(0, "gated", 1, 2)
-    assert answer["full_us"] == answer["gate_us"] == [250.0, 250.0]
-    assert (answer["span_us"], answer["calls"]) == (500.0, told["calls"])
-    primed, timed = ["flush", "replay"] * 2, ["flush", "record", "replay", "record"] * 4
+    answer = stage.timer.turn(0, kind, 1, 2)
+    name = "plain" if kind == "warm" else kind
+    assert answer == {f"{name}_us": [250.0, 250.0], "span_us": 500.0, "calls": told["calls"]}
+    primed, timed = [*flushed, "replay"], [*flushed, "record", "replay", "record"] * 2
     assert [entry[0] for entry in log] == ["record", *primed, *timed, "record", "sync"]
-    assert [entry[1] for entry in log if entry[0] == "replay"] == ["full", "gate"] * 3
+    assert {entry[1] for entry in log if entry[0] == "replay"} == {name}
+
+
+def test_gates_alone_only_where_they_are_asked_for(stage: Stage) -> None:
+    stage.timer.add_layout(5, 77, plain=False, gate=False, inspect=True)
+    assert list(stage.captured) == list(stage.timer.layouts[0].graphs) == ["full"]
+
+
+# -- what each layout has of its own -----------------------------------------------------------------------------------
+
+
+def addresses(stage: Stage, graph: str = "full") -> dict[str, set[int]]:
+    gates = [entry for entry in stage.captured[graph] if entry[0] == "gate"]
+    return {"rows": {gate[5] for gate in gates}, "slots": {gate[2] for gate in gates}}
+
+
+def test_layouts_share_no_memory(stage: Stage) -> None:
+    """Nor has one of them anything in the arena, which is the same for all."""
+    arena = range(stage.memory.data_ptr(), stage.memory.data_ptr() + len(stage.memory))
+    seen: dict[str, set[int]] = {"rows": set(), "slots": set()}
+    for seed in range(3):
+        stage.timer.add_layout(seed, 77, plain=False, gate=False, inspect=False)
+        for what, found in addresses(stage).items():
+            assert not found & seen[what]
+            assert not [at for at in found if at in arena]
+            seen[what] |= found
+
+
+def test_large_inputs_stay_in_the_arena(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "OWN_BYTES", BLOCK)
+    stage.timer = CaseTimer(*(stage.clock, stage.arena, stage.place, stage.timer.arguments, stage.forwards))
+    stage.timer.add_layout(5, 77, plain=False, gate=False, inspect=False)
+    assert min(addresses(stage)["rows"]) == stage.memory.data_ptr() + stage.place.samples
+
+
+def test_an_audit_sees_new_inputs_and_shows_its_samples(stage: Stage) -> None:
+    stage.timer.add_layout(5, 77, plain=False, gate=False, inspect=False)
+    layout = stage.timer.layouts[0]
+    assert layout.own is not None
+    stage.memory[: stage.place.samples] = 99
+    layout.own.samples.fill_(7)
+    stage.log = layout.graphs["full"].log = []
+    stage.timer.turn(0, "full", 0, 1)
+    assert layout.own.pristine.ne(99).all(), "a turn that is timed has what was captured"
+    assert stage.memory[stage.place.samples :].eq(0).all()
+    stage.timer.turn(0, "full", 0, 1, fill=True)
+    assert layout.own.pristine.eq(99).all()
+    assert stage.memory[stage.place.samples :][: layout.calls * ROW].eq(7).all()
+    assert stage.log[-1] == ("settle",), "the judge reads it in another process"
+
+
+def test_a_call_allocates_elsewhere_each_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it frees again would otherwise lie in one place for all calls of a layout."""
+    sizes: list[int] = []
+    real = timing._empty
+
+    def empty(size: int, **more: Any) -> torch.Tensor:
+        sizes.append(size)
+        made: torch.Tensor = real(size, **more)
+        return made
+
+    monkeypatch.setattr(timing, "_empty", empty)
+    calls = stage.timer.add_layout(5, 77, plain=False, gate=True, inspect=False)["calls"]
+    holes = sizes[-calls:]
+    assert len(set(holes)) > 3
+    assert all(size % 512 == 0 and 0 < size < 8 * 512 for size in holes)
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+class Weighted:
+    """A module over one weight; ``packs``: it keeps a copy of the weight, made anew when that has moved."""
+
+    def __init__(self, stage: Stage, number: int, *, packs: bool) -> None:
+        self.stage, self.packs = stage, packs
+        self.weight = torch.nn.Parameter(torch.full((6,), float(number)), requires_grad=False)
+        self.of = self.weight.data_ptr()
+        self.packed_in = 0
+        """The capture in which it packed, or 0 for none: what it packed there is not computed before a replay."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packs and self.of != self.weight.data_ptr():
+            self.of, self.packed_in = self.weight.data_ptr(), self.stage.capturing
+            self.stage.log.append(("pack",))
+        self.stage.log.append(("call", self.weight.data_ptr(), x.data_ptr()))
+        return torch.zeros(BLOCK, dtype=torch.uint8)
+
+
+def weighted(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, packs: bool) -> list[Weighted]:
+    """Give the stage's timer modules with weights, and let a graph say how much it holds."""
+    modules = [Weighted(stage, n, packs=packs) for n in range(CALLS + CALLS // 2)]
+    stage.timer = CaseTimer(
+        *(stage.clock, stage.arena, stage.place, stage.timer.arguments, modules),
+        weights=[m.weight for m in modules],
+    )
+    held: list[int] = []
+
+    class Counted(Graph):
+        def raw_cuda_graph(self) -> int:
+            return held[-1]
+
+    def capture(clock: Any, body: Any, pool_of: Any = None) -> tuple[Graph, Any]:
+        _, result = stage.capture(clock, body, pool_of)
+        held.append(len(next(reversed(stage.captured.values()))))
+        return Counted([], "graph"), result
+
+    monkeypatch.setattr(timing, "capture", capture)
+    monkeypatch.setattr(
+        timing.cudadrv, "graph_content", lambda graph: timing.cudadrv.GraphContent({"kernel": graph}, 0)
+    )
+    return modules
+
+
+def test_weights_lie_elsewhere_in_each_layout(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = weighted(stage, monkeypatch, packs=False)
+    assert not stage.timer.moving_shows()
+    seen: set[int] = set()
+    for seed in range(3):
+        stage.timer.add_layout(seed, 77, plain=True, gate=False, inspect=False)
+        at = {entry[1] for entry in stage.captured["full"] if entry[0] == "call"}
+        assert at == {entry[1] for entry in stage.captured["plain"]}
+        assert not at & seen, "memory that an earlier layout reads is not used again"
+        seen |= at
+        assert [m.weight.tolist() for m in modules] == [[float(n)] * 6 for n in range(len(modules))]
+    assert all(at % 16 == 0 for at in seen)
+
+
+def test_a_module_that_packs_its_weights_by_address_keeps_them(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would pack them in the middle of a capture, into memory of the graph's."""
+    modules = weighted(stage, monkeypatch, packs=True)
+    assert stage.timer.moving_shows()
+    for module in modules:
+        module(torch.zeros(1))
+    assert not [m for m in modules if m.packed_in], "what was packed in the look at one module is not used"
+    for seed in range(2):
+        stage.timer.add_layout(seed, 77, plain=True, gate=False, inspect=False)
+        assert {entry[0] for entry in stage.captured["full"]} == {"gate", "call"}
+
+
+def test_many_bytes_of_weights_are_not_moved(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "OWN_BYTES", CALLS * BLOCK)
+    weights = [torch.zeros(CALLS * BLOCK + 1, dtype=torch.uint8)]
+    timer = CaseTimer(*(stage.clock, stage.arena, stage.place, stage.timer.arguments, stage.forwards), weights=weights)
+    assert timer.own
+    assert not timer.weights
+    assert not timer.moving_shows()
