@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fk_core.fault import CandidateFault
+from fk_core.fault import CandidateFault, wrong_when_timed
 from fk_core.judge_session import JudgeSession
 from fk_core.prepared import Prepared, turn_order
 from fk_core.records.claims import FullTurn, Nothing
-from fk_core.records.report import Evidence, Outcome
+from fk_core.records.report import Outcome
 from fk_core.trial import Trial
 
 
@@ -72,11 +72,5 @@ def _stale(told: dict[str, Any], case: str) -> CandidateFault:
         f"replaying the captured calls on new inputs gave wrong values in {told['wrong']} of "
         f"{told['checked']} calls: what was captured does not compute the whole result anew each time"
     )
-    evidence = Evidence(
-        kind="graph_stale",
-        what=what,
-        instead="launch all work of a call on the current stream, from the call's own arguments, in every call",
-    )
-    fault = CandidateFault(Outcome.TAMPERED, what, [evidence], case)
-    fault.judged = told
-    return fault
+    instead = "launch all work of a call on the current stream, from the call's own arguments, in every call"
+    return wrong_when_timed(Outcome.TAMPERED, "graph_stale", what, instead, told, case)

@@ -73,7 +73,7 @@ class Catalog:
         if len(pattern) > PATTERN_CHARACTERS:
             raise UnknownCase(
                 f"cases has {len(pattern)} characters; at most {PATTERN_CHARACTERS} are taken",
-                hint="Name many ids at once with *, or leave cases at 'default' for all of them",
+                hint="Name many ids at once with *, or leave out `--cases` of `fk validate` for all of them",
             )
         cases = spec.case_set(device)
         pattern = pattern.strip() or "default"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fk_core.calibrate import Calibration, calibrate, time_others
 from fk_core.child.baselines.base import provider, providers
 from fk_core.errors import FkError
-from fk_core.leases.devices import survey
+from fk_core.leases.devices import Survey, survey
 from fk_core.records.device import Check, Device, DoctorReport
 from fk_core.sandbox import levels
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> DoctorReport:
     """Look at everything a validation needs, then time the baseline against itself."""
-    checks = [*_software(), *_devices(), *_places(harness)]
+    devices = survey()
+    checks = [*_software(gpu=bool(devices.gpus)), *_devices(devices), *_places(harness)]
     progress("trying the sandbox levels", 0.1)
     sandbox = _sandbox(harness)
     checks.append(sandbox)
@@ -57,7 +58,8 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
     )
 
 
-def _software() -> list[Check]:
+def _software(*, gpu: bool) -> list[Check]:
+    """``gpu``: whether there is one; without it nothing is advised that only a GPU could use."""
     checks = [Check(name="python", state="ok", found=sys.version.split()[0])]
     for name in ("torch", "triton", "mcp", "pydantic"):
         try:
@@ -66,20 +68,28 @@ def _software() -> list[Check]:
             checks.append(Check(name=name, state="missing", found="not installed", todo=f"pip install {name}"))
     for tool, needed in (("g++", "C++ extensions, torch.compile on a CPU"), ("nvcc", "CUDA C++ candidates")):
         path = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
-        todo = "" if path else f"Install {tool}; without it no {needed}"
-        checks.append(Check(name=tool, state="ok" if path else "missing", found=path or "not found", todo=todo))
+        use = f"Install {tool}; without it no {needed}"
+        checks.append(_tool(tool, path or "", "not found", use, useless=tool == "nvcc" and not gpu))
     for name in providers():
         source = provider(name)
-        version = source.installed()
-        todo = "" if version else f"pip install {source.distributions[0]} to compare against it"
-        checks.append(
-            Check(name=f"baseline {name}", state="ok" if version else "missing", found=version or "", todo=todo)
-        )
+        use = f"pip install {source.distributions[0]} to compare against it"
+        checks.append(_tool(f"baseline {name}", source.installed() or "", "not installed", use, useless=not gpu))
     return checks
 
 
-def _devices() -> list[Check]:
-    found = survey()
+def _tool(name: str, found: str, absent: str, todo: str, *, useless: bool) -> Check:
+    """What may be missing, and need not be mentioned twice where it would be of no use."""
+    if found:
+        return Check(name=name, state="ok", found=found)
+    return Check(
+        name=name,
+        state="missing",
+        found=f"{absent}; of use only with a GPU" if useless else absent,
+        todo="" if useless else todo,
+    )
+
+
+def _devices(found: Survey) -> list[Check]:
     if not found.gpus:
         todo = "Times are indicative and nothing can win; run on a machine with a GPU for verdicts on speed"
         return [Check(name="gpu", state="missing", found=found.note or "none", todo=todo)]
@@ -123,7 +133,7 @@ def _floor_check(device: Device, floor: float | None, cpu_floor: float) -> Check
     if device.kind == "cpu":
         good = floor <= cpu_floor
         what += f"; a CPU's is taken to be at least {cpu_floor:.0%}" if good else ""
-        todo = "" if good else "The machine is busy: end other work and run fk doctor again; reports use this error"
+        todo = "" if good else "The machine is busy: end other work and run `fk doctor` again; reports use this error"
     else:
         good = floor <= 0.01
         todo = "" if good else "Look for other work on the GPU, or lock its clocks: it can't hold 1%"

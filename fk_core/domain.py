@@ -99,15 +99,26 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
                 f"SUPPORTS[{key!r}] must be a list of whole numbers, or a range (lowest, highest), from 0 to {LARGEST}"
             )
     model = Domain(exact, {name: r for name, r in ranges.items() if name not in rows}, dtypes)
-    for key in sorted(rows & set(ranges)):
-        captured = [c.dims[key] for c in spec.cases if key in c.dims and model.covers(c.dims, c.dtype)]
-        low, high = ranges[key]
-        if captured and (low > min(captured) or high < max(captured)):
+    for key, (least, most) in asked_for(spec, model).items():
+        low, high = ranges.get(key, (least, most))
+        if low > least or high < most:
             raise BadDomain(
-                f"SUPPORTS[{key!r}] is ({low}, {high}); it has to cover what models ask for, {min(captured)} to "
-                f"{max(captured)}"
+                f"SUPPORTS[{key!r}] is ({low}, {high}); it has to cover what models ask for, {least} to {most}"
             )
     return Domain(exact, ranges, dtypes)
+
+
+def asked_for(spec: TaskSpec, within: Domain = EVERYTHING) -> dict[str, tuple[int, int]]:
+    """The least and the most that models ask for, of each dimension that varies at run time.
+
+    ``within``: what is declared of the others. Whoever supports a width has to take all of its numbers of rows.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for key in sorted(runtime_dims(spec)):
+        captured = [c.dims[key] for c in spec.cases if key in c.dims and within.covers(c.dims, c.dtype)]
+        if captured:
+            found[key] = min(captured), max(captured)
+    return found
 
 
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

@@ -13,10 +13,10 @@ import random
 import time
 from typing import Any
 
-from fk_core.fault import CandidateFault
+from fk_core.fault import CandidateFault, wrong_when_timed
 from fk_core.judge_session import JudgeSession
 from fk_core.records.claims import HeldClaim, Nothing
-from fk_core.records.report import Evidence, Outcome
+from fk_core.records.report import Outcome
 from fk_core.stopping import Round
 from fk_core.trial import Trial
 
@@ -160,10 +160,11 @@ class EagerTimer:
             held = self.trial.ask({"do": "held", "case": self.case}, HeldClaim)
             told = self.judge.ask("memory_use", case=self.case, aliases=held.aliases, earlier=held.earlier).body
         if told["wrong"]:
-            raise _fault(told["wrong"], told["name"], self.case)
+            raise _fault(told, self.case)
 
 
-def _fault(wrong: str, name: str, case: str) -> CandidateFault:
+def _fault(told: dict[str, Any], case: str) -> CandidateFault:
+    name = told["name"]
     kind, outcome, what, instead = {
         "values": (
             "phase",
@@ -183,5 +184,5 @@ def _fault(wrong: str, name: str, case: str) -> CandidateFault:
             f"in timed calls, {name}",
             "allocate the output anew in every call, or return memory that the contract lists as an alias",
         ),
-    }[wrong]
-    return CandidateFault(outcome, what, [Evidence(kind=kind, what=what, instead=instead)], case)
+    }[told["wrong"]]
+    return wrong_when_timed(outcome, kind, what, instead, told, case)

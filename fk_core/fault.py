@@ -48,7 +48,6 @@ def host_fault(case: str, nodes: int) -> CandidateFault:
 
 def wrong(told: dict[str, Any], probe: dict[str, Any]) -> CandidateFault:
     """What the judge says of a call, in the words of the report; ``probe`` is the call as the plan has it."""
-    judged = told.get("judgement") or {}
     outcome = Outcome(told["outcome"])
     reason = f"{describe(probe)}: {told.get('output') or 'output'}: {explain(told)}"
     evidence = []
@@ -57,20 +56,39 @@ def wrong(told: dict[str, Any], probe: dict[str, Any]) -> CandidateFault:
         evidence = [Evidence(kind=kind, what=reason, instead=INSTEAD.get(kind, ""))]
     fault = CandidateFault(outcome, reason, evidence, probe["case_id"] or "")
     fault.judged = told
-    first = judged.get("first_mismatch")
     # The report has no case for a hidden shape, so the mismatch says itself where it was.
-    elsewhere = "" if probe["case_id"] else describe(probe)
-    if first:
-        fault.mismatch = Mismatch(
-            output=told.get("output") or judged.get("name", ""),
-            index=[int(n) for n in first.get("index", [])],
-            expected=_number(first.get("expected")),
-            got=_number(first.get("got")),
-            share_wrong=judged.get("share_wrong"),
-            pattern=judged.get("pattern", ""),
-            note="; ".join(str(note) for note in (elsewhere, first.get("note") or judged.get("note")) if note),
-        )
+    fault.mismatch = _mismatch(told, "" if probe["case_id"] else describe(probe))
     return fault
+
+
+def wrong_when_timed(
+    outcome: Outcome, kind: str, what: str, instead: str, told: dict[str, Any], case: str
+) -> CandidateFault:
+    """A timed call that was not what judged calls of the case were; ``told``: what the judge says of an output of it,
+    which may be nothing.
+    """
+    if (told.get("judgement") or {}).get("first_mismatch"):
+        what = f"{what}. {told['output']}: {explain(told)}"
+    fault = CandidateFault(outcome, what, [Evidence(kind=kind, what=what, instead=instead)], case)
+    fault.judged, fault.mismatch = told, _mismatch(told, "in a timed call")
+    return fault
+
+
+def _mismatch(told: dict[str, Any], where: str) -> Mismatch | None:
+    """The first wrong element, in the words of the report; ``where``: in which call."""
+    judged = told.get("judgement") or {}
+    first = judged.get("first_mismatch")
+    if not first:
+        return None
+    return Mismatch(
+        output=told.get("output") or judged.get("name", ""),
+        index=[int(n) for n in first.get("index", [])],
+        expected=_number(first.get("expected")),
+        got=_number(first.get("got")),
+        share_wrong=judged.get("share_wrong"),
+        pattern=judged.get("pattern", ""),
+        note="; ".join(str(note) for note in (where, first.get("note") or judged.get("note")) if note),
+    )
 
 
 def describe(probe: dict[str, Any]) -> str:

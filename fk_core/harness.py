@@ -51,6 +51,10 @@ def _quiet(doing: str, share: float | None) -> None:
     """Progress that nobody watches."""
 
 
+def _unqueued(ahead: int) -> None:
+    """Places in the queue that nobody watches."""
+
+
 def _nothing() -> None:
     """The record where nobody wants to be answered from it."""
 
@@ -69,7 +73,7 @@ def _settled(report: ValidateReport, known: validation.Known) -> ValidateReport:
         return other
     said = (
         f"attempt {other.identical_to} judged the same submission at the same time, with another outcome: "
-        f"{other.outcome.value}; submit it again with fresh to settle which holds"
+        f"{other.outcome.value}; `fk validate` with `--fresh` settles which holds"
     )
     return report.model_copy(update={"warnings": [said, *report.warnings]})
 
@@ -274,6 +278,7 @@ class Harness:
         progress: Progress = _quiet,
         cancel: threading.Event | None = None,
         begun: Callable[[str], None] | None = None,
+        queued: validation.Queued = _unqueued,
     ) -> ValidateReport:
         """Is it right, is it faster? Raises ``RequestError`` for what the caller can mend; the report has the rest."""
         spec = self.catalog.get(request.op)
@@ -292,7 +297,7 @@ class Harness:
         if begun is not None:
             begun(attempt_id)
         known = _nothing if request.fresh else functools.partial(self._recorded_meanwhile, identity)
-        report = _settled(self._judged(hearing, problems, progress, cancel, known), known)
+        report = _settled(self._judged(hearing, problems, progress, cancel, known, queued), known)
         others = self.floors.others(device, spec, report)
         if others and not report.identical_to:
             report = report.model_copy(update={"speed": report.speed.model_copy(update={"others_timed": others})})
@@ -339,6 +344,7 @@ class Harness:
         progress: Progress,
         cancel: threading.Event | None,
         known: validation.Known,
+        queued: validation.Queued,
     ) -> ValidateReport:
         if problems:
             return validation.rejected_text(hearing, problems, self.settings)
@@ -347,4 +353,6 @@ class Harness:
         except FkError as error:
             return validation.refused(hearing, error, self.settings)
         seed = int.from_bytes(os.urandom(8), "little") >> 2
-        return validation.validate(hearing, desk, self.leases, self.settings, progress, cancel, seed=seed, known=known)
+        return validation.validate(
+            hearing, desk, self.leases, self.settings, progress, cancel, seed=seed, known=known, queued=queued
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from fk_core.domain import EVERYTHING, Domain
@@ -52,12 +52,13 @@ class Hearing:
         self.outcome, self.reason, self.evidence, self.measured, self.flags = Outcome.PASSED, "", [], [], {}
 
     @contextlib.contextmanager
-    def clock(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
+    def clock(self, name: str, waited: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+        """Add up the seconds of the block, but for those by which ``waited`` grows: they are counted elsewhere."""
+        began = time.monotonic() - waited()
         try:
             yield
         finally:
-            self.add(name, time.monotonic() - began)
+            self.add(name, time.monotonic() - waited() - began)
 
     def add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds

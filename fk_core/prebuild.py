@@ -1,27 +1,22 @@
 """Compile a candidate's Triton kernels in several processes at once, while the candidate itself is still starting.
 
 Only a matter of speed: what is not compiled here the candidate compiles itself, and failures here are not looked at.
-What was built is kept by the source's own hash, so that it serves the same source only, together with a list of the
-inputs it was built for: a later run builds for new ones only.
-
-Kept is what builders leave, who call the candidate's code on tensors that nobody has written to and get no inputs. The
-candidate's own cache is not: it may hold what the candidate noted of this run's inputs.
+What was built is kept for later runs of the source: see ``build_store``.
 """
 
 from __future__ import annotations
 
 import collections
-import hashlib
-import json
 import logging
 import os
-import secrets
 import threading
 import time
-from importlib import metadata
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from fk_core import build_store
+from fk_core.build_store import MOST_BYTES, BuildStore
 from fk_core.child import wire
 from fk_core.desk import Desk
 from fk_core.errors import FkError
@@ -38,11 +33,6 @@ BUILD_S = 60.0
 """For one row."""
 WAIT_S = 6.0
 """How long a candidate that is ready waits for builders, all in all; then it compiles the rest itself."""
-KEPT = 256
-_MOST_BYTES = 64 << 20
-"""Of what one builder may leave: a kernel with its stages takes some hundred KB."""
-_LAYOUT = "2"
-"""Part of the name of what is kept: what was kept in another way is not used, and goes in time."""
 _SLICE_S, _END_S = 0.05, 2.0
 _LAUNCHES = 4
 """Builders that start at a time: those of the cases' rows come first, and don't wait until a dozen have started."""
@@ -58,10 +48,22 @@ def worthwhile(source: str, desk: Desk) -> bool:
     )
 
 
+def needed(builds: list[dict[str, Any]], leave: Collection[int]) -> list[dict[str, Any]]:
+    """The judge's rows, with the inputs of calls that will be made; ``leave``: numbers of those that will not."""
+    rows = []
+    for row in builds:
+        inputs = [
+            shapes for shapes, calls in zip(row["inputs"], row["calls"], strict=True) if not set(calls) <= set(leave)
+        ]
+        if inputs:
+            rows.append({name: value for name, value in row.items() if name != "calls"} | {"inputs": inputs})
+    return rows
+
+
 class Prebuild:
     """Builders at work for the candidate whose scratch directory is given.
 
-    ``builds``: the judge's rows, each the calls of one form of one module (``key``). The rows of cases are built first.
+    ``builds``: rows, each the inputs of one form of one module (``key``). The rows of cases are built first.
     :meth:`wait_for_cases` and :meth:`before_make` wait for those that are needed next; :meth:`close` has to follow.
     """
 
@@ -75,24 +77,18 @@ class Prebuild:
         cancel: threading.Event,
     ) -> None:
         self.desk, self.source, self.cache, self.owner, self.cancel = desk, source, scratch / "triton", owner, cancel
-        self.kept = _store(desk, source)
+        self.store = BuildStore(desk.settings.cache_dir / "builds", source, desk.device.compute_capability)
         self._stop = threading.Event()
         self._launching = threading.Semaphore(_LAUNCHES)
         self._changed = threading.Condition()
         """Guards all that follows."""
         self._children: list[Child] = []
         self._built: set[str] = set()
-        """Names of the inputs for which all went well."""
+        """Names of the inputs that went well."""
         self._signatures: dict[Signature, None] = {}
         self._ended = False
         self._wait_s = WAIT_S
-        # The list first: what another run of the source adds to it meanwhile may come too late to be copied.
-        known = _read_list(self.kept)
-        try:
-            copy_cache(self.kept, self.cache, owner, most_bytes=_MOST_BYTES)
-        except OSError as error:
-            log.info("nothing is used of an earlier build: %s", error)
-            known = set()
+        known = self.store.serve(self.cache, owner)
         builds = [new for row in builds if (new := _unknown(row, known))]
         # Those with many shapes early, so that no builder has a long one left when the others are done.
         self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
@@ -134,10 +130,10 @@ class Prebuild:
         try:
             while (row := self._next()) is not None:
                 try:
-                    well = self._build_row(child, row)
-                    copy_cache(scratch / "triton", self.cache, self.owner, most_bytes=_MOST_BYTES)
-                    if self._keep_kernels(scratch / "triton") and well:
-                        self._note(row)
+                    built = self._build_row(child, row)
+                    copy_cache(scratch / "triton", self.cache, self.owner, most_bytes=MOST_BYTES)
+                    if self.store.keep(scratch / "triton"):
+                        self._note(row, built)
                 finally:
                     self._settle(row)
         except (ChildGone, wire.ProtocolError) as error:
@@ -152,8 +148,8 @@ class Prebuild:
         with self._changed:
             return self._rows.popleft() if self._rows and not self._stop.is_set() else None
 
-    def _build_row(self, child: Child, row: dict[str, Any]) -> bool:
-        """Whether the builder says that all went well."""
+    def _build_row(self, child: Child, row: dict[str, Any]) -> list[int]:
+        """Numbers of the inputs of which the builder says that they went well."""
         call = {name: value for name, value in row.items() if name not in ("key", "form", "case")}
         answer = child.ask({"do": "build", "calls": [call]}, BUILD_S)
         answer.close_fds()  # nobody asked for any, but the source's own code may send some
@@ -162,20 +158,11 @@ class Prebuild:
             log.info("ahead-of-time build of %s: %s", row["key"], str(told["failed"])[:300])
         with self._changed:
             self._signatures |= dict.fromkeys(read_claim(told.get("signatures")))
-        return not told.get("failed")
+        return _read_done(told.get("done"), len(row["inputs"]))
 
-    def _keep_kernels(self, cache: Path) -> bool:
-        """Put away what a builder has compiled; whether that could be done."""
-        try:
-            copy_cache(cache, self.kept, most_bytes=_MOST_BYTES)
-        except OSError as error:
-            log.info("a build could not be kept: %s", error)
-            return False
-        return True
-
-    def _note(self, row: dict[str, Any]) -> None:
+    def _note(self, row: dict[str, Any], built: list[int]) -> None:
         with self._changed:
-            self._built |= {_name(row, shapes) for shapes in row["inputs"]}
+            self._built |= {build_store.name(row, row["inputs"][number]) for number in built}
 
     def _settle(self, row: dict[str, Any]) -> None:
         """Nobody need wait for a row any more, whatever became of it."""
@@ -240,70 +227,18 @@ class Prebuild:
             first, self._ended = not self._ended, True
             built = set(self._built)
         if first:
-            _extend_list(self.kept, built)
-
-
-def _store(desk: Desk, source: str) -> Path:
-    """Where the kernels of a source are kept. Builders choose names in there: the list lies beside it."""
-    parts = [source, metadata.version("triton"), desk.device.compute_capability, _LAYOUT]
-    name = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
-    return desk.settings.cache_dir / "builds" / name
+            self.store.extend(built)
 
 
 def _unknown(row: dict[str, Any], known: set[str]) -> dict[str, Any] | None:
     """A row with those of its inputs that are not known, None where all are."""
-    inputs = [shapes for shapes in row["inputs"] if _name(row, shapes) not in known]
+    inputs = [shapes for shapes in row["inputs"] if build_store.name(row, shapes) not in known]
     return row | {"inputs": inputs} if inputs else None
 
 
-def _name(row: dict[str, Any], shapes: list[list[int]]) -> str:
-    """Inputs of one form of one module, whatever their number of rows.
-
-    That differs from run to run, and hardly a kernel is compiled for it. One dimension may as well be a width.
-    """
-    return json.dumps([row["key"], row["form"], [shape[1:] if len(shape) > 1 else shape for shape in shapes]])
-
-
-def _read_list(kept: Path) -> set[str]:
-    """Names of the inputs for which earlier runs have built."""
-    try:
-        names = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return set()
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
-
-
-def _extend_list(kept: Path, built: set[str]) -> None:
-    """Add to the list of what is kept; the oldest builds go when there are many."""
-    try:
-        # Read anew: meanwhile another run of the source may have built more, or this build was the oldest and went.
-        names = built | _read_list(kept)
-        if names:
-            _write_list(kept, names)
-        _prune(kept.parent)
-    except OSError as error:
-        log.info("a build could not be listed: %s", error)
-
-
-def _write_list(kept: Path, names: set[str]) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    part = kept.with_name(f".{kept.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_text(json.dumps(sorted(names)), encoding="utf-8")
-        part.rename(kept.with_suffix(".json"))
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _prune(builds: Path) -> None:
-    found: dict[str, list[Path]] = collections.defaultdict(list)
-    for path in builds.iterdir() if builds.is_dir() else ():
-        found[path.name.lstrip(".").partition(".")[0]].append(path)
-    oldest = sorted(found.values(), key=lambda paths: max(path.stat().st_mtime for path in paths))[:-KEPT]
-    for path in (path for paths in oldest for path in sorted(paths, key=Path.is_dir)):
-        # The list first: kernels that are not listed are built again, listed ones that are missing would not be.
-        if path.is_dir():
-            trees.remove(path)
-        else:
-            path.unlink(missing_ok=True)
+def _read_done(claim: object, count: int) -> list[int]:
+    """What a builder claims of the one call that it was asked for: it runs the candidate's own code."""
+    done = claim[0] if isinstance(claim, list) and len(claim) == 1 else None
+    if not isinstance(done, list):
+        return []
+    return [number for number in range(count) if number in done]

@@ -77,7 +77,29 @@ class Limits:
     open_files: int = 4096
     file_bytes: int = 2 << 30
     log_bytes: int = 256 << 10
+    """Of its output, that are kept."""
     source_bytes: int = 1 << 20
+
+    @property
+    def output_bytes(self) -> int:
+        """Of its output, until it is ended: reading on would cost the harness its time."""
+        return 64 * self.log_bytes
+
+    def amount(self, name: str) -> str:
+        """How much a candidate may use, in words, of what ``Child.over_limit`` names; empty for another name."""
+        return {
+            "memory": in_bytes(self.memory_bytes),
+            "cpu time": f"{self.cpu_s:g} s",
+            "processes": str(self.processes),
+            "file size": in_bytes(self.file_bytes),
+            "output": in_bytes(self.output_bytes),
+        }.get(name, "")
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes in the unit that suits it, such as ``16 GiB``."""
+    power = min(3, max(0, count.bit_length() - 1) // 10)
+    return f"{count / (1 << 10 * power):.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from fk_core import formulas
 from fk_core.catalog import passed_init, spread
 from fk_core.child.baselines import base as baselines
+from fk_core.domain import Domain, asked_for
 from fk_core.errors import RequestError
 from fk_core.records.listing import Stub, StubCase
 from fk_core.records.task import SHORT_DTYPE, CaseSpec, Entry, TaskSpec
@@ -43,8 +44,24 @@ def sizes(spec: TaskSpec) -> str:
     ]
     return (
         f"All these must be right, not only those of the cases: {', '.join(said + ranges)}; unless a literal SUPPORTS "
-        "at the top level says otherwise."
+        f"at the top level says otherwise.{_rows(spec)}"
     )
+
+
+def _rows(spec: TaskSpec) -> str:
+    """What a declared range of rows has to cover, of all widths and, as an example, of the first one."""
+    varying = asked_for(spec)
+    if not varying:
+        return ""
+    first = {name: size for name, size in spec.cases[0].dims.items() if name not in varying}
+    one = Domain({name: frozenset({size}) for name, size in first.items()}, {}, None)
+    named = " and ".join(f"{name}=[{size}]" for name, size in first.items())
+    said = [f"{_span(varying)} for all widths"] + ([f"{_span(asked_for(spec, one))} for {named}"] if named else [])
+    return f" Its range of {' and '.join(varying)} has to cover what models ask for: {', '.join(said)}."
+
+
+def _span(ranges: Mapping[str, tuple[int, int]]) -> str:
+    return " and ".join(f"{least} to {most}" for least, most in ranges.values())
 
 
 CASE = (
@@ -183,11 +200,15 @@ def _baselines(spec: TaskSpec, device: str) -> list[str]:
 
 def _count(spec: TaskSpec, device: str, dtype: str, here: int) -> str:
     other = "cuda" if device == "cpu" else "cpu"
-    of_dtype = f" of {dtype}" if dtype else ""
-    return (
-        f"{CASE} These {here}{of_dtype} are judged on {_named(device)}; on {_named(other)} {len(spec.case_set(other))} "
-        "others are. calls: how often one step of the workload makes it."
-    )
+    all_here, all_there = spec.case_set(device), spec.case_set(other)
+    if dtype:
+        told = (
+            f"These {here} are those of {dtype} among the {len(all_here)} that are judged on {_named(device)}; on "
+            f"{_named(other)} {len(_of(all_there, dtype))} of {len(all_there)} are."
+        )
+    else:
+        told = f"These {here} are judged on {_named(device)}; on {_named(other)} {len(all_there)} others are."
+    return f"{CASE} {told} calls: how often one step of the workload makes it."
 
 
 def _named(device: str) -> str:
@@ -215,14 +236,18 @@ def _notes(spec: TaskSpec, cases: Sequence[CaseSpec], shown: Sequence[CaseSpec],
     return notes
 
 
-def _of_dtype(spec: TaskSpec, cases: Sequence[CaseSpec], dtype: str) -> list[CaseSpec]:
-    if not dtype:
-        return list(cases)
+def _of(cases: Sequence[CaseSpec], dtype: str) -> list[CaseSpec]:
+    """Those of a dtype, by either of its names; all where none is given."""
     long_name = {short: name for name, short in SHORT_DTYPE.items()}.get(dtype, dtype)
-    found = [case for case in cases if case.dtype == long_name]
-    if not found:
+    return [case for case in cases if not dtype or case.dtype == long_name]
+
+
+def _of_dtype(spec: TaskSpec, cases: Sequence[CaseSpec], dtype: str) -> list[CaseSpec]:
+    found = _of(cases, dtype)
+    if dtype and not found:
         there = sorted({case.dtype for case in cases})
         raise RequestError(
-            f"{spec.name} has no cases of dtype {dtype[:40]!r}", hint=f"Use {', '.join(there)}, or leave dtype out"
+            f"{spec.name} has no cases of dtype {dtype[:40]!r}",
+            hint=f"Use {', '.join(there)}, or leave out `--dtype` of `fk stub`",
         )
     return found

@@ -153,7 +153,8 @@ class Trial:
             or "CUDA out of memory" in told.message
             or "can't allocate memory" in told.message
         ):
-            return CandidateFault(Outcome.OVER_LIMIT, f"out of memory: {text}\n{more}")
+            allowed = "" if "CUDA" in told.message else f"; at most {self.settings.limits.amount('memory')} may be used"
+            return CandidateFault(Outcome.OVER_LIMIT, f"out of memory: {text}{allowed}\n{more}")
         if do == "load":
             return CandidateFault(Outcome.BUILD_FAILED, f"importing the file raised {text}\n{more}")
         return CandidateFault(Outcome.CRASHED, f"{_doing(do)} raised {text}\n{more}")
@@ -163,9 +164,9 @@ class Trial:
             return Cancelled("cancelled by the caller")
         said = _last_lines(error.log_tail)
         if error.over_limit:
-            return CandidateFault(
-                Outcome.OVER_LIMIT, f"the process went over its limit on {error.over_limit} while {_doing(do)}"
-            )
+            amount = self.settings.limits.amount(error.over_limit)
+            limit = f"{error.over_limit} ({amount})" if amount else error.over_limit
+            return CandidateFault(Outcome.OVER_LIMIT, f"the process went over its limit on {limit} while {_doing(do)}")
         where = f". Its last output: {said}" if said else ""
         return CandidateFault(
             Outcome.CRASHED, f"the process ended ({error.exit_status}) while {_doing(do)}, with no answer{where}"

@@ -35,6 +35,7 @@ from fk_core.leases.foreign import Registry
 from fk_core.leases.nvml import NoNvml
 from fk_core.measure import Stopwatch
 from fk_core.neighbours import Contended, Neighbours, strangers
+from fk_core.records.device import Holder
 from fk_core.records.report import Outcome, ValidateReport
 from fk_core.sandbox import trees
 from fk_core.sandbox.launch import Child
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 Spawn = Callable[[], tuple[Child, Path]]
 Known = Callable[[], ValidateReport | None]
 """The recorded answer to the same submission, if there is one by now."""
+Queued = Callable[[int], None]
+"""Told how many come before this one, whenever that changes, and 0 once the device is to be had."""
 
 TRIES = 2
 """A fault of the harness is tried once more, in the open: the report says so."""
@@ -68,6 +71,7 @@ def validate(
     plant: bool = False,
     seed: int,
     known: Known = lambda: None,
+    queued: Queued = lambda ahead: None,
 ) -> ValidateReport:
     """Run the candidate on every case and decide. Whatever goes wrong ends up in the report, not as an exception.
 
@@ -77,7 +81,7 @@ def validate(
     """
     began = time.monotonic()
     with Stop(cancel, desk.closing) as stop:
-        run = Validation(hearing, desk, leases, settings, progress, stop, spawn, provider, plant, seed, known)
+        run = Validation(hearing, desk, leases, settings, progress, stop, spawn, provider, plant, seed, known, queued)
         run.run()
     if run.answer is not None:
         return run.answer
@@ -113,6 +117,7 @@ class Validation:
     plant: bool
     seed: int
     known: Known
+    queued: Queued
     tried: int = 0
     answer: ValidateReport | None = None
     """That of the record, where there was no need to run."""
@@ -189,19 +194,18 @@ class Validation:
         """The order matters: see ``fk_core.desk``. What is taken on the way is left to ``held``."""
         device, began = self.h.device, time.monotonic()
         self.progress("waiting for the device", None)
-        held.enter_context(
-            self.desk.turn(self.stop.event, lambda ahead: self.progress(f"waiting: {ahead} jobs are ahead", None))
-        )
+        held.enter_context(self.desk.turn(self.stop.event, self._behind))
         self.h.add("queue", time.monotonic() - began)
         lease = self.leases.acquire(
             device,
             "exclusive" if alone else "shared",
             purpose=f"validate {self.h.spec.name}",
             cancel=self.stop.event,
-            on_wait=lambda place, holders: self.progress(waiting(place, holders), None),
+            on_wait=self._in_line,
             on_overdue=self.stop.late,
         )
         held.enter_context(lease)
+        self.queued(0)
         try:
             self.answer = self.known()
             if self.answer is None:
@@ -209,6 +213,16 @@ class Validation:
         finally:
             self.h.add("gpu_exclusive", lease.exclusive_s)
             self.h.add("queue", lease.waited_s)
+
+    def _behind(self, ahead: int) -> None:
+        """Other jobs of this process have the device or wait for it."""
+        self.queued(ahead)
+        self.progress(f"waiting: {ahead} {'job is' if ahead == 1 else 'jobs are'} ahead", None)
+
+    def _in_line(self, place: int, holders: list[Holder]) -> None:
+        """Other processes have the device or wait for it."""
+        self.queued(place)
+        self.progress(waiting(place, holders), None)
 
     def _on_the_device(self, lease: Lease, held: contextlib.ExitStack) -> None:
         with contextlib.ExitStack() as stack:
@@ -295,7 +309,8 @@ class Validation:
                 self.h.flags = judge.ask("flags").body["flags"]
                 self._end_prebuild()
             self.h.correct()
-            with self.h.clock("timing"), self.desk.launchers.paused(), self._undisturbed(trial, lease):
+            timing = self.h.clock("timing", lambda: lease.waited_s)
+            with timing, self.desk.launchers.paused(), self._undisturbed(trial, lease):
                 measured = stopwatch.all_cases(lease)
             with self.h.clock("timing"):
                 trial.finish(stopwatch.audits.judge_one)
@@ -349,8 +364,9 @@ class Validation:
         """Kernels are compiled while the candidate starts; those of later modules go on being compiled meanwhile."""
         source = self.h.request.source
         if self.spawn is None and prebuild.worthwhile(source, self.desk):
+            builds = prebuild.needed(opened.body["builds"], trial.leave)
             self.prebuilding = prebuild.Prebuild(
-                self.desk, source, trial.scratch, trial.child.uid, opened.body["builds"], self.stop.event
+                self.desk, source, trial.scratch, trial.child.uid, builds, self.stop.event
             )
             trial.before_make = self.prebuilding.before_make
 

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
 
     from fk_server.roots import Roots
-    from fk_server.web import parse_address, run_http, security
+    from fk_server.web import listen, parse_address, run_http, security
 
     try:
         options = parser.parse_args(given)
@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             security(address[0])
         loaded = settings.load()
         roots = Roots.from_environment()
+        listening = None if address is None else listen(*address)
     except RequestError as error:
         if wants_json(given):
             sys.stdout.write(failure(error.code, error.message, error.hint) + "\n")
@@ -43,9 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     from fk_server.stdio import run_stdio
 
     server = build_server(Harness(loaded), roots=roots)
-    if address is not None:
+    if address is not None and listening is not None:
         with contextlib.suppress(KeyboardInterrupt):  # raised again once all has ended
-            run_http(server, *address)
+            run_http(server, address[0], listening)
         return 0
     run_stdio(server, server.services)
     return 0

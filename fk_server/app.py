@@ -31,9 +31,10 @@ How to work: 1. list_ops shows the operators. 2. create_stub(op) gives the file 
 contract, the cases with their call counts, the tolerance and the time to beat. 3. validate_kernel(op, source=...) \
 gives one verdict with evidence. Mend the first failing case, then submit again.
 
-Long work: validate_kernel waits wait_s seconds (0 to 240, default 45) and then answers with status 'working' and a \
-job_id; call get_job(job_id) to go on waiting. The work runs on in the server whether you wait or not. Submitting the \
-same kernel again never starts it twice, and an identical finished one is answered from the record.
+Long work: validate_kernel waits wait_s seconds (0 to 240, default 45) and then answers with status 'queued' or \
+'working' and a job_id; call get_job(job_id) to go on waiting. The work runs on in the server whether you wait or \
+not. Submitting the same kernel again never starts it twice, and an identical finished one is answered from the \
+record.
 
 Reading a verdict: outcome PASSED means right on every case. blame says whose fault anything else is: candidate, \
 harness or machine; never change a kernel because of the harness or the machine. speed.verdict is faster, slower, \

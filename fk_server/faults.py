@@ -11,14 +11,17 @@ from fk_server.wording import in_tools
 
 ERROR_CHARACTERS = 4000
 
+# An error may be read behind any tool: an argument is named with the one that has it.
 ADVICE: dict[type[FkError], str] = {
     errors.FkError: "Read the server's log.",
     errors.RequestError: "Correct the arguments and call again.",
-    errors.UnknownTask: "Correct op and call again.",
-    errors.UnknownCase: "Call create_stub to see the case ids, or leave cases at 'default'.",
-    errors.UnknownDevice: "Call gpu_status to see the devices; device may be auto, cpu, cuda, an index or a UUID.",
-    errors.BadSource: "Send the whole candidate file as text in source.",
-    errors.BadPath: "Send the text in source instead, or set FK_ALLOWED_ROOTS for the server.",
+    errors.UnknownTask: "Call again with the name of an operator.",
+    errors.UnknownCase: "Call create_stub to see the case ids; validate_kernel(cases='default') takes all.",
+    errors.UnknownDevice: "Call gpu_status to see the devices. validate_kernel(device=...) says which one; without it "
+    "FK_DEVICE of the server does.",
+    errors.BadSource: "validate_kernel(source=...) takes the whole candidate file as text.",
+    errors.BadPath: "FK_ALLOWED_ROOTS of the server adds directories; validate_kernel(source=...) takes a candidate's "
+    "text without a file.",
     errors.UnknownAttempt: "Use an attempt_id that validate_kernel gave.",
     errors.UnknownJob: "Use a job_id that validate_kernel gave.",
     errors.ForeignJob: "Call get_job to see how it stands.",
@@ -28,8 +31,8 @@ ADVICE: dict[type[FkError], str] = {
     errors.TaskBroken: "This is not the candidate's fault. The task file must be mended.",
     errors.JournalError: "This is not the candidate's fault. Check space and rights under FK_HOME.",
     errors.MachineError: "This is not the candidate's fault. Call gpu_status.",
-    errors.NoDevice: "Call gpu_status; device='cpu' needs no GPU. A client that scrubs the environment must pass on "
-    "CUDA_VISIBLE_DEVICES, CUDA_HOME and LD_LIBRARY_PATH (Codex: env_vars).",
+    errors.NoDevice: "Call gpu_status; validate_kernel(device='cpu') needs no GPU. A client that scrubs the "
+    "environment must pass on CUDA_VISIBLE_DEVICES, CUDA_HOME and LD_LIBRARY_PATH (Codex: env_vars).",
     errors.LeaseTimeout: "Call gpu_status to see who holds the device, and try again later.",
     errors.DeviceBroken: "This is not the candidate's fault. Call gpu_status.",
     errors.Cancelled: "Submit again if it is still wanted.",

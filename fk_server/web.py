@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 import anyio
@@ -46,10 +47,26 @@ def security(host: str, environ: dict[str, str] | None = None) -> TransportSecur
     )
 
 
-def run_http(server: StrictServer, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM."""
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there, by IPv4 where the host has both. Raises ``RequestError`` where that can't be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = min(found, key=lambda row: row[0] != socket.AF_INET)
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise RequestError(
+            f"can't listen on {_shown(host)}:{port}: {error.strerror or error}",
+            hint="Give `fk serve` another HOST:PORT, or end what listens there; port 0 takes any that is free",
+        ) from error
+
+
+def run_http(server: StrictServer, host: str, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM. ``host``: as it was asked for, which decides what Host headers are served."""
     app = server.streamable_http_app(streamable_http_path=PATH, host=host, transport_security=security(host))
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=_GRACE_S)
-    shown = f"[{host}]" if ":" in host else host
-    sys.stderr.write(f"FK server at http://{shown}:{port}{PATH}\n")
-    anyio.run(uvicorn.Server(config).serve)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE_S)
+    sys.stderr.write(f"FK server at http://{_shown(host)}:{listening.getsockname()[1]}{PATH}\n")
+    anyio.run(uvicorn.Server(config).serve, [listening])
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -25,6 +25,8 @@ _SHARED_BYTES = {90: 232448, 100: 232448}
 _OLDER_SHARED_BYTES = 101376
 _MOST_TOLD = 32
 """Signatures; the harness looks at no more."""
+_MOST_FAILED = 4
+"""Inputs of a call that may fail: after so many, others are likely to, and each costs as long as a kernel takes."""
 
 
 class DryDriver:
@@ -103,7 +105,8 @@ class DryDriver:
 def main(channel: Channel, config: dict[str, Any]) -> None:
     """``config``: ``path`` of the candidate, ``capability``.
 
-    Answers each request for ``calls`` with how many were ``done``, why one ``failed``, and all ``signatures`` met.
+    Answers each request for ``calls`` with the numbers of the inputs that were ``done`` of each, why one ``failed``,
+    and all ``signatures`` met.
     """
     torch.set_num_threads(1)
     driver = DryDriver(int(config["capability"]))
@@ -114,19 +117,18 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
             frame = channel.receive()
         except Closed:
             os._exit(0)
-        done, failed = 0, ""
+        done: list[list[int]] = [[] for _ in frame.body["calls"]]
+        failed: list[str] = []
         try:
             if not loaded:
                 loaded.append(loading.import_file(config["path"]))
-            for call in frame.body["calls"]:
-                try:
-                    _make_one(loaded[0], call)
-                    done += 1
-                except Exception as error:  # noqa: BLE001 - the candidate itself will show it, with the right blame
-                    failed = f"{type(error).__name__}: {error}"[:300]
+            for call, well in zip(frame.body["calls"], done, strict=True):
+                _make_one(loaded[0], call, well, failed)
         except BaseException as error:  # noqa: BLE001
-            failed = f"{type(error).__name__}: {error}"[:300]
-        channel.reply(frame, {"done": done, "failed": failed, "signatures": driver.signatures[:_MOST_TOLD]})
+            failed.append(_told(error))
+        channel.reply(
+            frame, {"done": done, "failed": "; ".join(failed)[:300], "signatures": driver.signatures[:_MOST_TOLD]}
+        )
 
 
 def _construct(module: Any, call: dict[str, Any]) -> Any:
@@ -136,8 +138,26 @@ def _construct(module: Any, call: dict[str, Any]) -> Any:
     return loading.construct(cls, call["init"], state, dtype, torch.device("cpu"))
 
 
-def _make_one(module: Any, call: dict[str, Any]) -> None:
-    forward, dtype = _construct(module, call), DTYPES[call["dtype"]]
-    with torch.no_grad():
-        for shapes in call["inputs"]:
-            forward(*[torch.empty(shape, dtype=dtype) for shape in shapes])
+def _make_one(module: Any, call: dict[str, Any], done: list[int], failed: list[str]) -> None:
+    """Make a call on each of its inputs. One that raises leaves the others: the candidate itself will show it, with the
+    right blame.
+    """
+    before = len(failed)
+    try:
+        forward, dtype = _construct(module, call), DTYPES[call["dtype"]]
+    except Exception as error:  # noqa: BLE001
+        failed.append(_told(error))
+        return
+    for number, shapes in enumerate(call["inputs"]):
+        try:
+            with torch.no_grad():
+                forward(*[torch.empty(shape, dtype=dtype) for shape in shapes])
+            done.append(number)
+        except Exception as error:  # noqa: BLE001
+            failed.append(_told(error))
+            if len(failed) - before >= _MOST_FAILED:
+                return
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

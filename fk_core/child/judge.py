@@ -249,12 +249,10 @@ class Job:
     def _builds(self) -> list[dict[str, Any]]:
         """Shapes of every call, module by module and form by form, so that kernels can be compiled ahead of time.
 
-        ``case``: whether a case is among them.
+        ``case``: whether a case is among them; ``calls``: for each of the inputs, the numbers of the calls on them.
         """
         found: dict[tuple[str, str], dict[str, Any]] = {}
-        for key, probe in zip(self.keys, self.probes, strict=True):
-            if probe.unless is not None:
-                continue  # seldom made
+        for number, (key, probe) in enumerate(zip(self.keys, self.probes, strict=True)):
             call = inputs.call_of(self.task, probe)
             recipe = self.modules[key]
             row = found.setdefault(
@@ -268,12 +266,15 @@ class Job:
                     "dtype": recipe["dtype"],
                     "state": {name: place["shape"] for name, place in recipe["state"].items()},
                     "inputs": [],
+                    "calls": [],
                 },
             )
             row["case"] = row["case"] or probe.case_id is not None
             shapes = [_small(call.shapes[name]) for name in call.arguments]
             if shapes not in row["inputs"]:
                 row["inputs"].append(shapes)
+                row["calls"].append([])
+            row["calls"][row["inputs"].index(shapes)].append(number)
         return list(found.values())
 
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -268,8 +269,9 @@ class TimingDesk:
         case = self.cases[body["case"]]
         taken = case.pop("taken")
         standard, fill, slot = self.job.standard, taken["fill"], taken["whole"]
-        if standard.first_wrong(case["call"], case["key"], fill.slot(slot), taken["left"]):
-            return {"wrong": 1, "checked": 1}
+        found = standard.first_wrong(case["call"], case["key"], fill.slot(slot), taken["left"])
+        if found is not None:
+            return {"wrong": 1, "checked": 1, **self._said(found)}
         call, place = case["call"], case["place"]
         order = self.job.runner.timers[body["case"]].layouts[body["layout"]].order
         if order != body["slots"]:
@@ -283,14 +285,21 @@ class TimingDesk:
         # Behind gate n stands call n - 1; the last call is sampled into the row of the first gate.
         suspects = sorted((n for n in range(len(order)) if apart[order[n]] > 0), key=lambda n: -apart[order[n]])
         looked = suspects[:SUSPECTS]
-        judged = [n for n in looked if self._wrong(case, order, n, body["sample_seed"], taken)]
+        judged = [w for n in looked if (w := self._wrong(case, order, n, body["sample_seed"], taken)) is not None]
         return {
             "wrong": len(suspects) if looked and len(judged) == len(looked) else len(judged),
             "checked": len(order),
+            **(self._said(judged[0]) if judged else {}),
         }
 
-    def _wrong(self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, taken: dict[str, Any]) -> bool:
-        """Whether the oracle, too, says that the samples behind gate ``n`` are wrong."""
+    def _said(self, found: compare.Judgement) -> dict[str, Any]:
+        """What the parent is told of an output that is wrong, for the report."""
+        return {"output": found.name, "judgement": found.as_dict(), "limit": self.job.task["tolerance"]["limit"]}
+
+    def _wrong(
+        self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, taken: dict[str, Any]
+    ) -> compare.Judgement | None:
+        """What the oracle, too, calls wrong of the samples behind gate ``n``."""
         call, gate = case["call"], order[n]
         standard, given, sampled = self.job.standard, taken["fill"].slot(order[n - 1]), taken["sampled"]
         expected, rules = standard.references(call, case["key"], given), standard.rules(call, generic=False)
@@ -304,15 +313,18 @@ class TimingDesk:
             picks = (at[:, None] * each + torch.arange(each, device=self.device)).reshape(-1)
             ref, mag = expected[name]
             chosen = ref.reshape(-1)[picks], None if mag is None else mag.reshape(-1)[picks]
-            if compare.judge(name, sampled[number][gate], *chosen, rules[name]).ok:
+            judged = compare.judge(name, sampled[number][gate], *chosen, rules[name])
+            if judged.ok:
                 continue
             baseline = standard.of_baseline(call, case["key"], given, expected, rules) or []
             beside = next((j for j in baseline if j.name == name), None)
-            if beside is None:
-                return True
-            if beside.ok and not compare.judge(name, sampled[number][gate], *chosen, rules[name].beside(beside)).ok:
-                return True
-        return False
+            if beside is not None and not beside.ok:
+                continue
+            if beside is not None:
+                judged = compare.judge(name, sampled[number][gate], *chosen, rules[name].beside(beside))
+            if not judged.ok:
+                return _of_whole(judged, picks, shape)
+        return None
 
     def audit_loop(self, case_id: str, slots: list[int]) -> dict[str, Any]:
         """What is wrong with the timed calls of ``slots``: ``values`` of an output, a changed ``input``, or nothing."""
@@ -328,7 +340,7 @@ class TimingDesk:
             found = self.job.standard.first_wrong(call, case["key"], given, self._left(case, slot), after)
             if found is not None:
                 kind = "input" if found.outcome == "MUTATED" else "values"
-                return {"wrong": kind, "name": found.name, "judgement": found.as_dict()}
+                return {"wrong": kind, "name": found.name, **self._said(found)}
         return {"wrong": "", "name": ""}
 
     def memory_use(self, case_id: str, aliases: list[list[int]], earlier: list[int]) -> dict[str, Any]:
@@ -366,6 +378,17 @@ def _samples(arena: Arena, place: Place, number: int, dtype: torch.dtype) -> Ten
     """Samples of one output behind each slot's gate: [calls, values]."""
     raw = arena.tensor(place.samples, (place.calls, 2, kernels.SAMPLES), torch.int32)[:, number].contiguous()
     return raw.view(dtype)
+
+
+def _of_whole(judged: compare.Judgement, picks: Tensor, shape: tuple[int, ...]) -> compare.Judgement:
+    """What was said of samples, of the whole output: where its first wrong element lies there."""
+    first = judged.first_mismatch
+    if first is not None:
+        at = int(picks[first["index"][0]])
+        index = [int(n) for n in torch.unravel_index(torch.tensor(at), shape)]
+        note = "; ".join(filter(None, (first["note"], "of the elements that were sampled")))
+        first = {**first, "index": index, "note": note}
+    return replace(judged, first_mismatch=first, share_wrong=None, pattern="")
 
 
 def _share_apart(one: Tensor, other: Tensor) -> Tensor:

@@ -57,6 +57,11 @@ class Validates(Protocol):
         progress: Progress = ...,
         cancel: threading.Event | None = None,
         begun: Callable[[str], None] | None = None,
+        queued: Callable[[int], None] = ...,
     ) -> ValidateReport:
-        """Run one validation; ``begun`` is told the attempt id once, as soon as the journal holds the attempt."""
+        """Run one validation.
+
+        ``begun`` is told the attempt id once, as soon as the journal holds the attempt; ``queued`` how many come before
+        this one, whenever that changes, and 0 once it runs.
+        """
         ...

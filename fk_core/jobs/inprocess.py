@@ -1,5 +1,7 @@
 """Jobs that live in the server and not in a request: submit, watch, wait, cancel.
 
+A job is ``queued`` until the harness says that it runs: also while a worker has it that waits for the device.
+
 A job runs in a thread of this process and dies with it. What it found is in the journal, and which attempt it was is
 in the ledger, so that its id still answers after a restart: with the result, or as ``interrupted``.
 """
@@ -38,6 +40,8 @@ class _Job:
     state: JobState = JobState.QUEUED
     doing: str = "waiting for a free worker"
     progress: float | None = None
+    ahead: int | None = None
+    """How many come before it, where the harness has said so."""
     attempt_id: str = ""
     report: ValidateReport | None = None
     error: str = ""
@@ -205,7 +209,7 @@ class Jobs:
                 if not self._queue:
                     return
                 job = self._queue.popleft()
-                job.state, job.doing = JobState.WORKING, "starting"
+                job.doing = "starting"
                 self._tell(job)
                 for waiting in self._queue:
                     self._tell(waiting)
@@ -219,6 +223,11 @@ class Jobs:
                 job.progress = None if share is None else min(1.0, max(0.0, share))
                 self._tell(job)
 
+        def queued(ahead: int) -> None:
+            with self._changed:
+                job.state, job.ahead = (JobState.QUEUED, ahead) if ahead else (JobState.WORKING, None)
+                self._tell(job)
+
         def begun(attempt_id: str) -> None:
             with self._changed:
                 job.attempt_id = attempt_id
@@ -230,7 +239,9 @@ class Jobs:
 
         state, error, failure, report = JobState.FAILED, "", None, None
         try:
-            report = self._harness.validate(job.request, progress=progress, cancel=job.cancel, begun=begun)
+            report = self._harness.validate(
+                job.request, progress=progress, cancel=job.cancel, begun=begun, queued=queued
+            )
             state = _stopped(job) if report.outcome is Outcome.CANCELLED else JobState.COMPLETED
         except Cancelled as fault:
             state, error = _stopped(job), str(fault)
@@ -293,12 +304,11 @@ class Jobs:
         return job
 
     def _status(self, job: _Job) -> JobStatus:
-        queued = job.state is JobState.QUEUED
         return JobStatus(
             status=job.state,
             job_id=job.job_id,
             attempt_id=job.attempt_id,
-            queue_position=self._queue.index(job) + 1 if queued and job in self._queue else None,
+            queue_position=self._place(job),
             doing=job.doing,
             progress=job.progress,
             elapsed_s=round((job.ended_s or time.monotonic()) - job.submitted_s, 2),
@@ -306,6 +316,14 @@ class Jobs:
             result=None if job.report is None else job.report.model_dump(mode="json"),
             error=job.error,
         )
+
+    def _place(self, job: _Job) -> int | None:
+        """How many come before a job that does not run yet; None where that is not known or no longer matters."""
+        if job.state is not JobState.QUEUED or job not in self._queue:
+            return job.ahead if job.state is JobState.QUEUED else None
+        # Those that workers have and that do not run yet come first.
+        taken = sum(known.state is JobState.QUEUED for known in self._jobs.values()) - len(self._queue)
+        return taken + self._queue.index(job) + 1
 
     def _unknown(self, job_id: str) -> UnknownJob:
         with self._changed:

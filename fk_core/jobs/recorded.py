@@ -38,14 +38,15 @@ def recorded_status(key: str, ledger: JobLedger, journal: Attempts) -> JobStatus
     elif report is not None:
         state = JobState.CANCELLED
     else:
-        state = JobState.WORKING if running else JobState.INTERRUPTED
+        state = JobState.INTERRUPTED if not running else JobState.WORKING if attempt_id else JobState.QUEUED
     job_id, elapsed_s, doing, error = attempt_id, 0.0, "", ""
     if entry is not None:
         job_id = entry.job_id
         error = entry.error
         elapsed_s = max(0.0, (entry.ended or (time.time() if running else entry.submitted)) - entry.submitted)
-    if state is JobState.WORKING:
-        doing = f"runs in another process, pid {pid or 'unknown'}" + (f", for {client}" if client else "")
+    if state not in ENDED:
+        does = "runs" if state is JobState.WORKING else "waits"
+        doing = f"{does} in another process, pid {pid or 'unknown'}" + (f", for {client}" if client else "")
     elif state is JobState.INTERRUPTED:
         error = "its process ended while this ran"
     return JobStatus(

@@ -108,8 +108,8 @@ def resolve(
             return min(found.gpus, key=lambda g: queue_length(g.uuid) if queue_length else 0)
         if word != "cuda" and not found.broken:
             return next(d for d in found.devices if d.kind == "cpu")
-        hint = "Run fk doctor; device='cpu' works without a GPU, with indicative times"
-        raise NoDevice(f"a GPU was asked for (device={spec!r}) and there is none: {found.note}", hint=hint)
+        hint = "Run `fk doctor`; `fk validate` with `--device cpu` needs no GPU, and its times are indicative"
+        raise NoDevice(f"a GPU was asked for (as {spec!r}) and there is none: {found.note}", hint=hint)
     number = word.removeprefix("cuda:")
     if number.isascii() and number.isdigit():
         matches = [g for g in found.gpus if g.index == int(number)]

@@ -283,7 +283,7 @@ def _timed_out(device: Device, mode: Mode, limit_s: float, holders: list[Holder]
     return LeaseTimeout(
         f"no {mode} lease on {device.uuid} within {limit_s:g} s: place {position} in the queue, "
         f"held by {'; '.join(named) or 'nobody (all before it still wait)'}",
-        hint="Ask again later, wait longer, or use another device (fk gpus shows them)",
+        hint="Ask again later, wait longer, or use another device (`fk gpus` shows them)",
     )
 
 
@@ -294,7 +294,7 @@ def _mutex_limit_s(limit_s: float) -> float:
 
 def _file_name(uuid: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", uuid):
-        raise HarnessError(f"{uuid!r} is not a device UUID", hint="Use a UUID that fk gpus prints")
+        raise HarnessError(f"{uuid!r} is not a device UUID", hint="Use a UUID that `fk gpus` prints")
     return uuid
 
 

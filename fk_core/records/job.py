@@ -22,6 +22,7 @@ class JobStatus(Record):
     job_id: str
     attempt_id: str = ""
     queue_position: int | None = None
+    """How many come before it, the one that runs included: 1 is next."""
     doing: str = ""
     """What happens now, in words."""
     progress: float | None = None

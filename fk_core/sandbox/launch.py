@@ -17,13 +17,11 @@ from fk_core.child import confine, wire
 from fk_core.errors import HarnessError, ZygoteDied
 from fk_core.sandbox import environ, exposure, triton_stubs
 from fk_core.sandbox.zygote import Zygote
-from fk_core.settings import Settings
+from fk_core.settings import Limits, Settings
 
 _START_S = 60.0
 _SEND_S = 30
 _KILL_S = 3.0
-_OUTPUT_FACTOR = 64
-"""A child that writes this many times more than is kept is ended: reading on would cost the harness its time."""
 
 
 class ChildGone(Exception):
@@ -40,13 +38,13 @@ class ChildGone(Exception):
 class Child:
     """A running role. One thread at a time may ask; any may kill."""
 
-    def __init__(self, zygote: Zygote, role: str, level: str | None, log_bytes: int) -> None:
+    def __init__(self, zygote: Zygote, role: str, level: str | None, limits: Limits) -> None:
         self.role, self.level, self.pid, self.uid = role, level, 0, None
         self.run = 0
         self.keeper = 0
         self.usage: dict[str, Any] = {}
         self.output_bytes = 0
-        self._zygote, self._log_bytes = zygote, log_bytes
+        self._zygote, self._limits = zygote, limits
         self._head, self._tail = bytearray(), bytearray()
         self._exit: dict[str, Any] | None = None
         self._limit: str | None = None
@@ -183,7 +181,7 @@ class Child:
             self.usage = {key: event[key] for key in ("cpu_s", "peak_bytes", "all_gone")}
 
     def _keep_output(self, data: bytes) -> None:
-        half = self._log_bytes // 2
+        half = self._limits.log_bytes // 2
         with self._lock:
             self.output_bytes += len(data)
             room = half - len(self._head)
@@ -191,7 +189,7 @@ class Child:
             self._tail += data[max(0, room) :]
             if len(self._tail) > half:
                 del self._tail[: len(self._tail) - half]
-        if self.output_bytes > self._log_bytes * _OUTPUT_FACTOR and self._limit is None:
+        if self.output_bytes > self._limits.output_bytes and self._limit is None:
             self._limit = "output"
             self._tell_keeper()
 
@@ -227,7 +225,7 @@ def launch(
     """
     plan = _plan(zygote, role, settings, level=level, scratch=scratch, cpu=cpu, read_only=read_only, hide=hide)
     plan["env"] |= env or {}
-    child = Child(zygote, role, level, settings.limits.log_bytes)
+    child = Child(zygote, role, level, settings.limits)
     child.start(plan, config)
     return child
 

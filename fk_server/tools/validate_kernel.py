@@ -103,7 +103,8 @@ async def validate_kernel(
                 job_id=attempt_id,
                 attempt_id=attempt_id,
                 progress=1.0,
-                next=f"answered from the record; fresh=true runs it again; fk://attempts/{attempt_id}/report is whole",
+                next="answered from the record; validate_kernel(fresh=true) runs it again; "
+                f"fk://attempts/{attempt_id}/report is whole",
                 result=recorded.model_dump(mode="json"),
             )
         )

@@ -13,6 +13,8 @@ from fk_core.records.report import ValidateRequest
 from tests.adversaries.corpus_index import entries
 
 ONE_CASE = {"rms_norm": "*/decode-16/*", "silu_and_mul": "*/decode-1/*", "softmax": "*/decode-16-routing/fp32/*"}
+QUICKEST = ONE_CASE | {"rms_norm": "*/decode-1/*", "silu_and_mul": "*/decode-4-routed/*"}
+"""For honest files: what is looked at is how they are confined."""
 
 
 def main(names: list[str]) -> None:
@@ -21,9 +23,8 @@ def main(names: list[str]) -> None:
     with Harness() as harness:
         for name in names:
             entry = by_name[name]
-            request = ValidateRequest(
-                op=entry.task, source=entry.neutral_source, cases=ONE_CASE[entry.task], device="cpu"
-            )
+            cases = (QUICKEST if entry.expect == "accept" else ONE_CASE)[entry.task]
+            request = ValidateRequest(op=entry.task, source=entry.neutral_source, cases=cases, device="cpu")
             report = harness.validate(request)
             found[name] = [report.outcome.value, [e.kind for e in report.evidence], report.summary[:300]]
             if report.machine is not None:

@@ -116,8 +116,15 @@ def _explain(report: ValidateReport) -> str:
 
 
 def _params() -> list[Any]:
-    marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(entry, id=entry.path.stem, marks=marks[entry.slow]) for entry in entries()]
+    """Each entry; of those that run a compiler for a minute, the first of a kind stands for the others."""
+    params, compiled = [], set()
+    for entry in entries():
+        marks = [pytest.mark.slow] if entry.slow else []
+        if entry.compiles and entry.kind in compiled:
+            marks.append(pytest.mark.whole)
+        compiled |= {entry.kind} if entry.compiles else set()
+        params.append(pytest.param(entry, id=entry.path.stem, marks=marks))
+    return params
 
 
 @pytest.mark.timeout(400)

@@ -140,23 +140,27 @@ def counts() -> tuple[int, int]:
 class Running:
     """A validation in a thread of its own."""
 
-    def __init__(self, harness: Harness, wanted: ValidateRequest) -> None:
+    def __init__(
+        self, harness: Harness, wanted: ValidateRequest, *, queued: Callable[[int], None] = lambda ahead: None
+    ) -> None:
         self.cancel = threading.Event()
         self.report: ValidateReport | None = None
         self.error: BaseException | None = None
         self.attempt_id = ""
         self.doing: list[str] = []
         self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(harness, wanted), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(harness, wanted, queued), daemon=True)
         self._thread.start()
 
-    def _run(self, harness: Harness, wanted: ValidateRequest) -> None:
+    def _run(self, harness: Harness, wanted: ValidateRequest, queued: Callable[[int], None]) -> None:
         def begun(attempt_id: str) -> None:
             self.attempt_id = attempt_id
             self._begun.set()
 
         try:
-            self.report = harness.validate(wanted, lambda doing, share: self.doing.append(doing), self.cancel, begun)
+            self.report = harness.validate(
+                wanted, lambda doing, share: self.doing.append(doing), self.cancel, begun, queued
+            )
         except BaseException as error:  # noqa: BLE001 - shown by the test that looks for a report
             self.error = error
 

@@ -61,10 +61,10 @@ def test_before_it_begins(shared: Harness) -> None:
 
 
 def test_while_another_has_the_judge(shared: Harness) -> None:
-    first = kit.Running(shared, kit.request(kit.candidate("time.sleep(0.1)")))
+    first = kit.Running(shared, kit.request(kit.candidate("time.sleep(0.03)")))
     assert kit.within(lambda: "building" in first.doing, 30.0)
     second = kit.Running(shared, kit.request())
-    assert kit.within(lambda: "waiting: 1 jobs are ahead" in second.doing, 30.0)
+    assert kit.within(lambda: "waiting: 1 job is ahead" in second.doing, 30.0)
     second.cancel.set()
     assert second.result(SOON_S).outcome is Outcome.CANCELLED
     assert first.alive()

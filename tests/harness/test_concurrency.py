@@ -7,11 +7,14 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from fk_core.harness import Harness
+from fk_core.leases.devices import cpu_device
+from fk_core.leases.flock import FlockLeases
 from fk_core.records.report import Outcome
 from fk_core.settings import Settings
 from tests.harness import kit
@@ -107,3 +110,27 @@ def test_nothing_piles_up(shared: Harness) -> None:
         kit.counts(),
         kit.processes_of(shared.settings),
     )
+
+
+def test_waiting_for_others_counts_as_queue(shared: Harness) -> None:
+    """Also the wait for the device to oneself, in the middle of a job, which once counted as timing."""
+    leases, ahead = FlockLeases(shared.settings), list[int]()
+    with leases.acquire(cpu_device(), "shared", purpose="somebody else"):
+        job = kit.Running(shared, kit.request(), queued=ahead.append)
+        assert kit.within(lambda: any("somebody else" in doing for doing in job.doing), 30.0)
+        time.sleep(2.0)
+    report = job.result()
+    assert kit.passed(report)
+    assert report.seconds.queue > 1.9
+    assert report.seconds.timing < report.seconds.total - report.seconds.queue + 0.1
+    assert ahead == [0], "it ran before it waited for the device to itself"
+
+
+def test_a_job_says_how_many_are_ahead(shared: Harness) -> None:
+    """Jobs of this process, then whoever has the device."""
+    ahead: list[list[int]] = [[], []]
+    with FlockLeases(shared.settings).acquire(cpu_device(), "exclusive"):
+        jobs = [kit.Running(shared, kit.request(), queued=told.append) for told in ahead]
+        assert kit.within(lambda: ahead == [[1], [1]], 30.0)
+    assert all(kit.passed(job.result()) for job in jobs)
+    assert [(told[0], told[-1]) for told in ahead] == [(1, 0), (1, 0)]

@@ -123,10 +123,10 @@ def test_what_cases_need_is_there_while_another_builder_hangs(desk: GpuDesk) -> 
         assert kernels(ahead.cache) >= 2
         ahead.before_make(row(block=256)["key"])
         assert kernels(ahead.cache) == 4
-        assert kernels(ahead.kept) == 4
+        assert kernels(ahead.store.path) == 4
     finally:
         ahead.close()
-    assert kernels(ahead.kept) == 4
+    assert kernels(ahead.store.path) == 4
     again = begin(desk, row(case=True))
     assert kernels(again.cache) == 4
     settled(again)
@@ -271,7 +271,7 @@ def test_what_an_earlier_run_has_built_is_not_built_again(
     settled(first)
     first.close()
     if broken:
-        first.kept.with_suffix(".json").write_text("[[", encoding="utf-8")
+        first.store.path.with_suffix(".json").write_text("[[", encoding="utf-8")
     started: list[Path] = []
     real = desk.builder
 
@@ -285,7 +285,7 @@ def test_what_an_earlier_run_has_built_is_not_built_again(
     settled(second)
     second.close()
     assert len(started) == 1 + broken
-    assert kernels(second.cache) == kernels(second.kept) == 4
+    assert kernels(second.cache) == kernels(second.store.path) == 4
     third = begin(desk, row(case=True), row(block=256), source=source)
     third.close()
     assert len(started) == 1 + broken

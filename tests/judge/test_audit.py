@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fk_core.audits import _stale
 from fk_core.child.arena import Arena
 from fk_core.child.eager_ops import EAGER
 from fk_core.child.kernels import SAMPLES, positions
@@ -129,7 +130,8 @@ def test_results_of_the_inputs_before(replay: Callable[..., Replay], which: tupl
     stale = made.results(made.right)
     made.desk.refill(made.case.id)
     made.replay("theirs", made.right, stale)
-    assert made.audit() == {"wrong": 4, "checked": 4}
+    told = made.audit()
+    assert (told["wrong"], told["checked"]) == (4, 4)
 
 
 @pytest.mark.parametrize("slot", ORDER)
@@ -139,7 +141,8 @@ def test_one_call_of_the_replay(replay: Callable[..., Replay], slot: int) -> Non
     made.desk.refill(made.case.id)
     found = made.results(made.right)
     made.replay("theirs", made.right, [stale if n == slot else r for n, r in enumerate(found)])
-    assert made.audit() == {"wrong": 1, "checked": 4}
+    told = made.audit()
+    assert (told["wrong"], told["checked"]) == (1, 4)
 
 
 def test_the_second_output_alone(replay: Callable[..., Replay]) -> None:
@@ -181,6 +184,28 @@ def test_a_part_of_the_work_left_out(replay: Callable[..., Replay]) -> None:
         made.replay("theirs", made.right, fresh)
         wrong += made.audit()["wrong"]
     assert wrong > 6
+
+
+@pytest.mark.parametrize("seen", ["samples", "whole"])
+def test_what_is_wrong_is_shown_with_index_and_values(replay: Callable[..., Replay], seen: str) -> None:
+    """Of samples too, by their place in the whole output."""
+    made = replay("rms_norm", "residual")
+    right = made.results(made.right)
+    bad = [[y, torch.where(torch.arange(total.shape[-1]) % 2 == 1, total + 4, total)] for y, total in right]
+    made.replay("theirs", made.right, bad if seen == "samples" else right)
+    made.leave(1, right[1] if seen == "samples" else bad[1])
+    made.desk.audit_take(made.case.id, 1)
+    told = made.judged()
+    fault = _stale(told, made.case.id)
+    assert fault.mismatch is not None
+    row, column = fault.mismatch.index
+    shown = fault.mismatch.expected, fault.mismatch.got
+    outputs = [(float(r[1][row, column]), float(b[1][row, column])) for r, b in zip(right, bad, strict=True)]
+    assert any(shown == pytest.approx(both, rel=1e-2) for both in outputs)
+    assert column % 2 == 1
+    assert "in a timed call" in fault.mismatch.note
+    assert f"at [{row}, {column}]: expected " in fault.reason
+    assert fault.evidence[0].what == fault.reason
 
 
 def test_an_honest_difference_in_rounding(replay: Callable[..., Replay]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fk_core.child.calls import make_call
 from fk_core.child.fill import USUAL, Fill
+from fk_core.eager import _fault
 from fk_core.records.claims import HeldClaim
 from tests.judge.court import CATALOG, CPU, Court, Forward, Wrap, case_of, honest
 
@@ -158,7 +160,13 @@ def test_wrong_values(timed: Make, which: tuple[str, str], fault: Wrap) -> None:
     made.turn([0, 1])
     told = made.audit([1])
     assert (told["wrong"], told["name"]) == ("values", "y")
-    assert told["judgement"]["first_mismatch"]
+    said = _fault(told, made.case.id)
+    assert said.mismatch is not None
+    assert (said.mismatch.output, said.mismatch.note) == ("y", "in a timed call")
+    assert re.search(
+        rf"were right before\. y: (first wrong|largest error) at {re.escape(str(said.mismatch.index))}:", said.reason
+    )
+    assert said.evidence[0].what == said.reason
 
 
 @pytest.mark.parametrize(
@@ -191,6 +199,9 @@ def test_an_argument_that_changes(timed: Make) -> None:
     made.turn([0, 1])
     told = made.audit([1])
     assert (told["wrong"], told["name"]) == ("input", "x")
+    mismatch = _fault(told, made.case.id).mismatch
+    assert mismatch is not None
+    assert mismatch.got == 7.0
 
 
 def test_scratch_that_changes_is_allowed(timed: Make) -> None:
@@ -227,6 +238,7 @@ def test_one_buffer_for_all_outputs(timed: Make) -> None:
     told = made.audit([1])
     assert told["wrong"] == "alias"
     assert "earlier call" in told["name"]
+    assert _fault(told, made.case.id).mismatch is None
 
 
 def test_an_output_in_the_memory_of_an_argument(timed: Make) -> None:

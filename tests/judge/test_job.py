@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fk_core.child.inputs import call_of
 from fk_core.child.judge import Judge
 from tests.descriptors import descriptors
 from tests.judge.court import CATALOG, CPU, Court, Forward, Wrap, case_of, honest
@@ -644,5 +645,11 @@ def test_rows_name_the_module_that_they_build(sit: Sit, op: str) -> None:
     assert len({(row["key"], row["form"]) for row in rows}) == len(rows)
     for row in rows:
         assert (row["entry"], row["init"]) == (job.modules[row["key"]]["entry"], job.modules[row["key"]]["init"])
+        told = {n: shapes for shapes, numbers in zip(row["inputs"], row["calls"], strict=True) for n in numbers}
+        for n, shapes in told.items():
+            call = call_of(job.task, job.probes[n])
+            assert (job.keys[n], call.form) == (row["key"], row["form"])
+            assert [shape[-1] for shape in shapes] == [call.shapes[name][-1] for name in call.arguments]
+    assert sorted(n for row in rows for calls in row["calls"] for n in calls) == list(range(len(job.probes)))
     of_cases = {key for key, probe in zip(job.keys, job.probes, strict=True) if probe.case_id is not None}
     assert {row["key"] for row in rows if row["case"]} == of_cases

@@ -16,7 +16,8 @@ import pytest
 from fk_core.sandbox import trees
 
 USER = 61234
-DEEP = 4000
+DEEP = 2200
+"""Twice as deep as Python's stack, and longer than a path may be even with names of one letter."""
 
 
 @pytest.fixture

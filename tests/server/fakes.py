@@ -55,6 +55,8 @@ class FakeHarness:
         self.started = 0
         self.stopped = 0
         self.closed = False
+        self.line = 0
+        """How many others are ahead at the device."""
         self.warmed = threading.Event()
         self.reports: dict[str, ValidateReport] = {}
         self.make_report: Callable[[ValidateRequest, str], ValidateReport] = passing
@@ -114,6 +116,7 @@ class FakeHarness:
         progress: Callable[[str, float | None], None] = lambda doing, share: None,
         cancel: threading.Event | None = None,
         begun: Callable[[str], None] | None = None,
+        queued: Callable[[int], None] = lambda ahead: None,
     ) -> ValidateReport:
         with self._lock:
             self.started += 1
@@ -124,6 +127,7 @@ class FakeHarness:
             begun(attempt_id)
         try:
             self._maybe_raise("validate")
+            self._wait_in_line(queued)
             for line in request.source.splitlines():
                 if line.startswith("#sleep "):
                     self._sleep(float(line.split()[1]), progress, cancel)
@@ -144,6 +148,13 @@ class FakeHarness:
             progress("timing", spent / seconds)
             if cancel is not None and cancel.wait(0.02):
                 raise Cancelled("cancelled by the caller")
+
+    def _wait_in_line(self, queued: Callable[[int], None]) -> None:
+        """Until ``line`` is empty."""
+        while self.line:
+            queued(self.line)
+            time.sleep(0.02)
+        queued(0)
 
     def _maybe_raise(self, verb: str) -> None:
         if verb in self.raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fk_core.records.report import ValidateReport, ValidateRequest
 from fk_server.app import build_server
 from fk_server.stdio import run_stdio
-from fk_server.web import parse_address, run_http
+from fk_server.web import listen, parse_address, run_http
 from tests.server.fakes import FakeHarness, huge, passing, settings_in, tampered, wrong
 
 
@@ -64,7 +64,8 @@ def main() -> None:
     harness.make_report = lambda request, attempt: _script(home, request)(request, attempt)
     server = build_server(harness)  # type: ignore[arg-type]
     if sys.argv[2:3] == ["--http"]:
-        run_http(server, *parse_address(sys.argv[3]))
+        host, port = parse_address(sys.argv[3])
+        run_http(server, host, listen(host, port))
     else:
         run_stdio(server, server.services)
 

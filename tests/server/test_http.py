@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -133,6 +134,37 @@ def test_addresses() -> None:
     for wrong in ("8000", "host:", "host:x", "host:70000", ""):
         with pytest.raises(RequestError):
             parse_address(wrong)
+
+
+def _serve(place: Path, address: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "fk_server", "--http", address]
+    environ = scrubbed_environment(place) | {"FK_HOME": str(place / "home"), "FK_LOCK_DIR": str(place / "locks")}
+    return subprocess.Popen(
+        command, env=environ, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_busy_port_is_an_error_and_not_announced(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        _, said = (process := _serve(tmp_path, f"127.0.0.1:{number}")).communicate(timeout=30)
+    assert process.returncode == 2
+    assert f"can't listen on 127.0.0.1:{number}: Address already in use" in said
+    assert "FK server at" not in said
+    assert "Traceback" not in said
+
+
+def test_what_is_announced_answers_at_once(tmp_path: Path) -> None:
+    """Also where the system chooses the port."""
+    process = _serve(tmp_path, "127.0.0.1:0")
+    try:
+        assert process.stderr is not None
+        announced = re.fullmatch(r"FK server at http://127\.0\.0\.1:(\d+)/mcp\n", process.stderr.readline())
+        assert announced is not None
+        assert _post(int(announced[1]), _INITIALIZE)[0] == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
 
 
 def test_beyond_loopback_the_names_must_be_given() -> None:

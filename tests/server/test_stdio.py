@@ -232,7 +232,7 @@ def test_the_server_ends_with_its_parent(home: Path, tmp_path: Path) -> None:
         )
         assert wait_for(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8"))
         server = int(pid_file.read_text(encoding="utf-8"))
-        time.sleep(2.0)
+        assert wait_for(lambda: (home / "warmed").exists(), 20)
         assert alive(server)
         parent.kill()
         parent.wait(5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fk_core.calibrate import Calibration
-from fk_core.doctor import _floor_check, _planted_check
+from fk_core.doctor import _floor_check, _planted_check, _software
 from fk_core.harness import Harness
 from fk_core.records.device import Device
 from fk_core.settings import Settings
@@ -54,3 +54,16 @@ def test_a_home_that_cannot_be_written_is_a_finding(tmp_path: Path) -> None:
     for name in ("FK_HOME", "sandbox", "judge"):
         assert checks[name].state == "broken"
         assert "FK_HOME" in checks[name].todo
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_nothing_is_advised_that_would_be_of_no_use_here(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Production kernels and nvcc without a GPU: the candidate could not even be compared with them."""
+    monkeypatch.setattr("shutil.which", lambda *given, **named: None)
+    monkeypatch.setattr("fk_core.child.baselines.base.Provider.installed", lambda self: None)
+    checks = {check.name: check for check in _software(gpu=gpu)}
+    for name in ("baseline vllm", "baseline flashinfer", "baseline liger", "nvcc"):
+        assert checks[name].state == "missing"
+        assert bool(checks[name].todo) is gpu
+        assert ("only with a GPU" in checks[name].found) is not gpu
+    assert checks["g++"].todo, "torch.compile and C++ extensions need it on a CPU, too"

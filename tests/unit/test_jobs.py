@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,16 @@ def jobs(harness: FakeHarness) -> Iterator[Jobs]:
 
 def request(source: str = "x", **options: Any) -> ValidateRequest:
     return ValidateRequest(op="rms_norm", source=source, **options)
+
+
+def within(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Whether a condition became true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def test_a_job_runs_and_keeps_its_result(jobs: Jobs) -> None:
@@ -94,6 +104,25 @@ def test_queue_positions_and_order(jobs: Jobs, harness: FakeHarness) -> None:
         jobs.cancel(job)
     assert jobs.wait(waiting[2], 10).status is JobState.COMPLETED
     assert all(jobs.wait(job, 10).status is JobState.CANCELLED for job in running)
+
+
+def test_a_job_is_queued_until_it_runs(jobs: Jobs, harness: FakeHarness) -> None:
+    """Also where a worker has it, that waits for the device."""
+    harness.line = 3
+    taken = [jobs.submit(request(f"#sleep 30\n#{i}")) for i in range(2)]
+    behind = jobs.submit(request("#sleep 30\n#behind"))
+    assert within(lambda: [jobs.status(job).queue_position for job in taken] == [3, 3])
+    assert {jobs.status(job).status for job in [*taken, behind]} == {JobState.QUEUED}
+    assert jobs.status(behind).queue_position == 3, "both that workers have, and whatever runs"
+    harness.line = 0
+    assert within(lambda: all(jobs.status(job).status is JobState.WORKING for job in taken))
+    assert [jobs.status(job).queue_position for job in [*taken, behind]] == [None, None, 1]
+
+
+def test_a_job_of_another_process_that_has_not_begun_is_queued(harness: FakeHarness) -> None:
+    JobLedger(harness.settings.home).submitted("job-elsewhere", "rms_norm")
+    status = Jobs(harness).status("job-elsewhere")
+    assert (status.status, status.doing) == (JobState.QUEUED, f"waits in another process, pid {os.getpid()}")
 
 
 def test_a_cancelled_job_is_not_joined(jobs: Jobs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 import time
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from fk_core import prebuild
+from fk_core import build_store, prebuild
+from fk_core.build_store import BuildStore
 from fk_core.child import wire
 from fk_core.errors import ZygoteDied
 from fk_core.prebuild import Prebuild
@@ -129,7 +131,7 @@ def row(key: str, *, case: bool = False, shapes: int = 1) -> dict[str, Any]:
 
 
 def well(entry: str) -> Any:
-    return {"done": 1, "failed": "", "signatures": [NORM]}
+    return {"done": [list(range(99))], "failed": "", "signatures": [NORM]}
 
 
 class Builder:
@@ -281,7 +283,7 @@ def test_a_builder_that_never_answers_is_waited_for_once(desk: Workshop, monkeyp
     assert quick(lambda: ahead.before_make("worse"), 0.2), "the time to wait is given once"
     assert desk.kernels() == ["Kgood"]
     assert quick(ahead.close)
-    assert desk.kernels(ahead.kept) == ["Kgood"], "what there is serves the next run"
+    assert desk.kernels(ahead.store.path) == ["Kgood"], "what there is serves the next run"
     assert desk.offered == [], "no compiler is started while the job goes on to be timed"
 
 
@@ -327,7 +329,7 @@ def test_a_row_whose_builder_ended_is_not_waited_for(desk: Workshop, end: Except
 
 
 def test_what_failed_is_settled_but_not_built(desk: Workshop) -> None:
-    desk.answer = lambda entry: {"done": int(entry == "well"), "failed": "MemoryError: " * (entry != "well")}
+    desk.answer = lambda entry: {"done": [[0] * (entry == "well")], "failed": "MemoryError: " * (entry != "well")}
     rows = [row("badly", case=True), row("well", case=True)]
     ahead = desk.begin(*rows)
     assert quick(ahead.wait_for_cases)
@@ -352,7 +354,7 @@ def test_what_builders_leave_is_kept_as_rows_end(desk: Workshop) -> None:
     desk.hang = {"late"}
     ahead = desk.begin(row("one", case=True), row("two", case=True), row("late"))
     ahead.wait_for_cases()
-    assert desk.kernels(ahead.kept) == ["Kone", "Ktwo"]
+    assert desk.kernels(ahead.store.path) == ["Kone", "Ktwo"]
     ahead.close()
     again = desk.begin(row("one", case=True))
     assert desk.kernels(again.cache) == ["Kone", "Ktwo"]
@@ -373,7 +375,7 @@ def test_nothing_is_kept_of_what_the_candidate_leaves(desk: Workshop, late: set[
     if not late:
         settled(ahead)
     ahead.close()
-    assert "Kseen" not in desk.kernels(ahead.kept)
+    assert "Kseen" not in desk.kernels(ahead.store.path)
 
 
 @pytest.mark.parametrize(
@@ -404,14 +406,14 @@ def test_a_later_run_builds_for_new_inputs_only(desk: Workshop, inputs: Any, bui
 
 def test_what_can_not_be_copied_is_built_again(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = build_all(desk, row("one"))
-    real = prebuild.copy_cache
+    real = build_store.copy_cache
 
     def fails(source: Path, *rest: Any, **more: Any) -> int:
-        if source == ahead.kept:
+        if source == ahead.store.path:
             raise OSError("planted")
         return real(source, *rest, **more)
 
-    monkeypatch.setattr(prebuild, "copy_cache", fails)
+    monkeypatch.setattr(build_store, "copy_cache", fails)
     build_all(desk, row("one"))
     assert desk.asked == ["one", "one"]
 
@@ -419,7 +421,7 @@ def test_what_can_not_be_copied_is_built_again(desk: Workshop, monkeypatch: pyte
 @pytest.mark.parametrize("text", ["[[", "7", "[[1]]", '{"one": 1}', "null", '"one"', ""])
 def test_a_list_that_can_not_be_read_lists_nothing(desk: Workshop, text: str) -> None:
     ahead = build_all(desk, row("one"))
-    ahead.kept.with_suffix(".json").write_text(text, encoding="utf-8")
+    ahead.store.path.with_suffix(".json").write_text(text, encoding="utf-8")
     build_all(desk, row("one"))
     build_all(desk, row("one"))
     assert desk.asked == ["one", "one"]
@@ -436,25 +438,25 @@ def test_names_that_builders_choose_do_not_block_the_list(desk: Workshop, name: 
         ahead = build_all(desk, row(f"n{n}"))
     build_all(desk, *[row(f"n{n}") for n in range(3)])
     assert len(desk.asked) == 3
-    assert {p.name for p in ahead.kept.iterdir()} == {name, "Kn0", "Kn1", "Kn2"}
-    assert set(ahead.kept.parent.iterdir()) == {ahead.kept, ahead.kept.with_suffix(".json")}
+    assert {p.name for p in ahead.store.path.iterdir()} == {name, "Kn0", "Kn1", "Kn2"}
+    assert set(ahead.store.path.parent.iterdir()) == {ahead.store.path, ahead.store.path.with_suffix(".json")}
 
 
 def test_a_list_that_can_not_be_written_leaves_no_part(desk: Workshop) -> None:
     ahead = desk.begin(row("one"))
     settled(ahead)
-    ahead.kept.with_suffix(".json").unlink()
-    ahead.kept.with_suffix(".json").mkdir()
+    ahead.store.path.with_suffix(".json").unlink()
+    ahead.store.path.with_suffix(".json").mkdir()
     ahead.close()
     build_all(desk, row("two"))
-    assert set(ahead.kept.parent.iterdir()) == {ahead.kept, ahead.kept.with_suffix(".json")}
+    assert set(ahead.store.path.parent.iterdir()) == {ahead.store.path, ahead.store.path.with_suffix(".json")}
 
 
 def test_where_nothing_can_be_kept_the_candidate_is_served_all_the_same(
     desk: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    kept = prebuild._store(desk, "the source")  # type: ignore[arg-type]
+    kept = BuildStore(desk.settings.cache_dir / "builds", "the source", "9.0").path
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"in the way")
     build_all(desk, row("one"), row("two"))
@@ -466,18 +468,52 @@ def test_where_nothing_can_be_kept_the_candidate_is_served_all_the_same(
 
 def test_the_oldest_builds_go_with_all_that_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in use stay, even if nothing new was built for them."""
+
+    def store(name: str) -> BuildStore:
+        made = BuildStore(tmp_path, name, "9.0")
+        made.path = tmp_path / name
+        return made
+
     for age, name in enumerate(["new", "old", "used", "older"]):
         (tmp_path / name / "Kone").mkdir(parents=True)
-        prebuild._extend_list(tmp_path / name, {"one"})
+        store(name).extend({"one"})
         (tmp_path / f".{name}.1a2b3c4d").touch()
         for path in (tmp_path / name, *tmp_path.glob(f"{name}.json"), *tmp_path.glob(f".{name}.*")):
             os.utime(path, (1e9 - age, 1e9 - age))
-    monkeypatch.setattr(prebuild, "KEPT", 3)
-    prebuild._extend_list(tmp_path / "used", set())
-    prebuild._extend_list(tmp_path / "another", {"one"})
+    monkeypatch.setattr(build_store, "KEPT", 3)
+    store("used").extend(set())
+    store("another").extend({"one"})
     stay = {f"{name}{end}" for name in ("another", "used", "new") for end in ("", ".json")} - {"another"}
     assert {path.name for path in tmp_path.iterdir()} == stay | {".used.1a2b3c4d", ".new.1a2b3c4d"}
-    assert prebuild._read_list(tmp_path / "used") == {"one"}
+    assert store("used").serve(tmp_path / "cache", None) == {"one"}
+
+
+def test_the_store_of_a_source_is_bounded_and_goes_on_to_serve(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not kept any more is not listed either, so that it is built in each run that needs it."""
+    build_all(desk, row("case", case=True))
+    monkeypatch.setattr(build_store, "FULL_BYTES", 1)
+    sizes = []
+    for n in range(3):
+        ahead = build_all(desk, row("case", case=True), row(f"hidden{n}"), row("again"))
+        sizes.append(len(desk.kernels(ahead.store.path)))
+    assert sizes == [1, 1, 1]
+    assert collections.Counter(desk.asked) == {"case": 1, "again": 3, "hidden0": 1, "hidden1": 1, "hidden2": 1}
+
+
+def test_inputs_that_went_well_are_listed_although_others_failed(desk: Workshop) -> None:
+    inputs = [[[1, 64]], [[1, 32]], [[1, 96]]]
+    desk.answer = lambda entry: {"done": [[0, 2]], "failed": "ValueError: not 32"}
+    for _ in range(2):
+        build_all(desk, row("one") | {"inputs": inputs})
+    assert desk.shapes == [inputs, [inputs[1]]]
+
+
+def test_calls_that_will_not_be_made_are_not_built() -> None:
+    """Outside a declared domain, or in place of others; inputs that another call has, too, are built."""
+    rows = [row("one", shapes=3) | {"calls": [[0, 4], [1], [2, 3]]}, row("two") | {"calls": [[5]]}]
+    inputs = rows[0]["inputs"]
+    assert prebuild.needed(rows, [1, 2, 5]) == [row("one") | {"inputs": [inputs[0], inputs[2]]}]
+    assert prebuild.needed(rows, []) == [row("one", shapes=3), row("two")]
 
 
 def test_signatures_are_offered_once_all_have_answered(desk: Workshop) -> None:
@@ -498,6 +534,8 @@ def test_signatures_are_offered_once_all_have_answered(desk: Workshop) -> None:
     [
         {},
         {"done": "many", "failed": ["x"], "signatures": "*bf16"},
+        {"done": [7], "failed": ""},
+        {"done": [[-1, "0", None, [0]]], "failed": ""},
         {"done": 1, "failed": {"a": 1}, "signatures": {"0": NORM}},
         {"done": 1, "failed": "", "signatures": [["tensordesc<bf16[1]>"], [NORM], 7, None]},
         {"done": 1, "failed": "x" * 100000, "signatures": [["void f(); //"]] * 1000},
@@ -510,6 +548,8 @@ def test_a_builder_that_claims_nonsense_is_not_believed(desk: Workshop, answer: 
     settled(ahead)
     ahead.close()
     assert [s for offer in desk.offered for s in offer] == []
+    build_all(desk, row("one", case=True))
+    assert desk.asked == ["one", "one"], "nothing counts as built"
 
 
 def test_no_job_offers_more_than_a_claim_may_hold(desk: Workshop) -> None:

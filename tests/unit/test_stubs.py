@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from fk_core.catalog import Catalog, passed_init
+from fk_core.domain import BadDomain, declared, runtime_dims
 from fk_core.errors import RequestError
 from fk_core.harness import Harness
 from fk_core.records.task import TaskSpec
@@ -99,8 +101,27 @@ def test_dtype_keeps_its_cases() -> None:
         stub = render(spec, "cuda", dtype=word)
         assert stub.cases_total == 2
         assert all("bge-m3" in case.id for case in stub.cases)
+        assert (
+            f"These 2 are those of {word} among the 11 that are judged on a GPU; on a CPU 1 of 4 are." in stub.notes[0]
+        )
     with pytest.raises(RequestError, match="bfloat16, float16, float32"):
         render(spec, "cuda", dtype="fp8")
+
+
+def test_it_says_which_rows_a_declared_domain_has_to_cover(spec: TaskSpec) -> None:
+    """As the check of a declaration has it, also on a CPU, whose cases are smaller."""
+    (rows,) = runtime_dims(spec)
+    widths = {name: [size] for name, size in spec.cases[0].dims.items() if name != rows}
+    (said,) = (line for line in render(spec, "cpu").contract if "SUPPORTS" in line)
+    for others in ({}, widths):
+        tried = re.compile(r"has to cover what models ask for, (\d+ to \d+)$")
+        with pytest.raises(BadDomain, match=tried) as caught:
+            declared(f"SUPPORTS = {others | {rows: (2, 2)}}", spec)
+        span = tried.search(str(caught.value))
+        assert span is not None
+        assert span[1] in said
+        low, high = map(int, span[1].split(" to "))
+        declared(f"SUPPORTS = {others | {rows: (low, high)}}", spec)
 
 
 def test_many_cases_are_cut_and_counted() -> None:

@@ -291,9 +291,11 @@ DEATHS: dict[str, tuple[dict[str, Any], Outcome, str]] = {
     "exit 3": ({"status": 3 << 8}, Outcome.CRASHED, "(exit 3)"),
     "segfault": ({"status": 11}, Outcome.CRASHED, "signal 11 (SIGSEGV)"),
     "its last words": ({"status": 6, "output": "a\nb\nterminate called\n"}, Outcome.CRASHED, "terminate called"),
-    "memory": ({"status": 9, "limit": "memory"}, Outcome.OVER_LIMIT, "limit on memory"),
-    "output": ({"status": 9, "limit": "output"}, Outcome.OVER_LIMIT, "limit on output"),
-    "cpu time": ({"status": 24, "limit": "cpu time"}, Outcome.OVER_LIMIT, "limit on cpu time"),
+    "memory": ({"status": 9, "limit": "memory"}, Outcome.OVER_LIMIT, "limit on memory (16 GiB)"),
+    "output": ({"status": 9, "limit": "output"}, Outcome.OVER_LIMIT, "limit on output (16 MiB)"),
+    "cpu time": ({"status": 24, "limit": "cpu time"}, Outcome.OVER_LIMIT, "limit on cpu time (1800 s)"),
+    "processes": ({"status": 9, "limit": "processes"}, Outcome.OVER_LIMIT, "limit on processes (256)"),
+    "file size": ({"status": 25, "limit": "file size"}, Outcome.OVER_LIMIT, "limit on file size (2 GiB)"),
 }
 
 
@@ -357,9 +359,9 @@ EXCEPTIONS: dict[str, tuple[str, dict[str, Any], Outcome, str]] = {
     "in forward": ("call", exception(), Outcome.CRASHED, "calling forward raised ValueError: no (line 3: x)"),
     "in the constructor": ("make", exception(), Outcome.CRASHED, "constructing the module raised"),
     "SystemExit": ("call", exception("SystemExit", "0"), Outcome.CRASHED, "SystemExit"),
-    "memory": ("call", exception("MemoryError", ""), Outcome.OVER_LIMIT, "out of memory"),
+    "memory": ("call", exception("MemoryError", ""), Outcome.OVER_LIMIT, "; at most 16 GiB may be used"),
     "CUDA memory": ("call", exception("OutOfMemoryError", "CUDA out of memory. Tried"), Outcome.OVER_LIMIT, "memory"),
-    "CPU memory": ("call", exception("RuntimeError", "can't allocate memory: you"), Outcome.OVER_LIMIT, "memory"),
+    "CPU memory": ("call", exception("RuntimeError", "can't allocate memory: you"), Outcome.OVER_LIMIT, "16 GiB"),
     "contract": ("make", {"contract": "RMSNorm(hidden_size=8) can't be called"}, Outcome.CONTRACT_BROKEN, "RMSNorm("),
 }
 

@@ -62,9 +62,12 @@ FAILING: dict[str, tuple[str, str]] = {
     "a device that is not there": (TRITON.replace("y = torch.empty_like(x)", "y = x.cuda()"), ""),
     "a kernel that does not compile": (TRITON.replace("tl.load(x + at, mask=at < n) * 2", "tl.nothing(x)"), ""),
 }
+PICKY = TRITON.replace("y = torch", "if x.shape[0] == 7: raise ValueError('no rows')\n        y = torch")
 JOBS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "two block sizes": (TRITON, [call(), call(init={"width": 64, "block": 256})]),
     "autotuned": (TUNED, [call(inputs=[[[4, 64]]])]),
+    "some inputs": (PICKY, [call(inputs=[[[4, 64]], [[7, 64]], [[7, 32]], [[3, 33]]])]),
+    "many inputs": (PICKY, [call(inputs=[[[n, 64]] for n in (1, 7, 7, 7, 7, 1, 7, 1)])]),
     "one of two": (TRITON, [call(entry="Missing"), call(inputs=[[[4, 64]]])]),
 } | {name: (source, [call()]) for name, (source, _) in FAILING.items()}
 
@@ -120,7 +123,7 @@ def test_a_copied_cache_serves_the_same_source_elsewhere(built: dict[str, Built]
         told = run(folder, [{"path": str(path), "cache": str(c), "calls": calls} for c in (copied, stale)])
     finally:
         moved.rename(original)
-    assert [t["done"] for t in told] == [2, 2]
+    assert [t["done"] for t in told] == [[[0, 1], [0, 1]]] * 2
     assert files(copied) == before[copied]
     assert files(stale) != before[stale]
 
@@ -131,21 +134,21 @@ def files(cache: Path) -> dict[str, int]:
 
 def test_kernels_are_compiled_into_the_cache(built: dict[str, Built]) -> None:
     found = built["two block sizes"]
-    assert found.told == {"done": 2, "failed": "", "exit": 0, "signatures": [SIGNATURE]}
+    assert found.told == {"done": [[0, 1], [0, 1]], "failed": "", "exit": 0, "signatures": [SIGNATURE]}
     # Sizes that 16 divides and others, each with two block sizes.
     assert found.binaries == ["double.cubin"] * 4
 
 
 def test_an_autotuner_compiles_all_its_configurations(built: dict[str, Built]) -> None:
     found = built["autotuned"]
-    assert (found.told["done"], found.told["failed"]) == (1, "")
+    assert (found.told["done"], found.told["failed"]) == ([[0]], "")
     assert len(found.binaries) == 2
 
 
 @pytest.mark.parametrize("name", FAILING)
 def test_a_failure_is_told_and_does_no_harm(built: dict[str, Built], name: str) -> None:
     told = built[name].told
-    assert (told["done"], told["exit"], told["signatures"]) == (0, 0, [])
+    assert (told["done"], told["exit"], told["signatures"]) == ([[]], 0, [])
     assert told["failed"]
     assert FAILING[name][1] in told["failed"]
     assert built[name].binaries == []
@@ -153,6 +156,14 @@ def test_a_failure_is_told_and_does_no_harm(built: dict[str, Built], name: str) 
 
 def test_one_call_that_fails_leaves_the_others(built: dict[str, Built]) -> None:
     found = built["one of two"]
-    assert found.told["done"] == 1
+    assert found.told["done"] == [[], [0]]
     assert "Missing" in found.told["failed"]
     assert len(found.binaries) == 1
+
+
+def test_inputs_that_fail_leave_the_others(built: dict[str, Built]) -> None:
+    """Up to a number of failures: then all are likely to fail."""
+    assert built["some inputs"].told["done"] == [[0, 3]]
+    assert len(built["some inputs"].binaries) == 2
+    assert built["many inputs"].told["done"] == [[0]]
+    assert built["many inputs"].told["failed"].count("ValueError: no rows") == 4
