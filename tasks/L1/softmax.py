@@ -96,9 +96,11 @@ def oracle(call, state, inputs):
     dim = call.init["dim"]
     y = torch.softmax(inputs["x"], dim=dim)
     # exp turns a rounding of its argument, which is as large as -ln(y) up to the scale of the sum, into a relative
-    # error of the result. The sum itself is off by up to about sqrt(N) roundings, depending on its order: over a
-    # vocabulary of 128256, torch's own fp32 kernel for CPUs is off by up to 480.
-    scale = 1 + 2 * y.log().abs() + y.shape[dim] ** 0.5
+    # error of the result. The sum itself is off by up to about sqrt(N) roundings, depending on its order, and by more
+    # where it is made in few long chains of nearly equal terms, which round to the same side: over a vocabulary of
+    # 201088, torch's own fp32 kernel for CPUs is off by 2850 with 8 lanes.
+    n = y.shape[dim]
+    scale = 1 + 2 * y.log().abs() + max(n**0.5, n / 256)
     return {"y": (y, torch.where(y > 0, y * scale, torch.zeros_like(y)))}
 
 
