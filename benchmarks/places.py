@@ -5,9 +5,8 @@ layouts had nothing in common but the code, the means of timers would differ by 
 the root of their number (`expected`); what they differ by beyond that (`seen`) is an error that all rounds of a
 validation share, and that its interval does not cover.
 
-    as it is              what a validation does
-    weights stay          all layouts of a timer read the same copies of the weights
-    inputs in the arena   all layouts of a timer copy their inputs from, and sample to, the same memory
+    as it is         what a validation does
+    weights stay     all layouts of a timer read the same copies of the weights
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ import torch
 
 from fk_core.child import timing
 from fk_core.child.arena import ALIGN, DeviceArena
-from fk_core.child.timing import Argument, CaseTimer, DeviceClock, Place
+from fk_core.child.refresh import Argument
+from fk_core.child.timing import CaseTimer, DeviceClock, Place
 
 LAYOUTS, CALLS, GATES = 8, 80, 2
 VARIANTS: dict[str, dict[str, int]] = {
     "as it is": {},
     "weights stay": {"MOVED_BYTES": 0},
-    "inputs in the arena": {"OWN_BYTES": 0},
 }
 """Changes to ``fk_core.child.timing``."""
 

@@ -24,6 +24,7 @@ import triton.language as tl
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from fk_core import stopping
 from fk_core.child import arena, kernels, timing, wire
+from fk_core.child.refresh import Argument
 
 torch.set_num_threads(1)
 DTYPE = torch.bfloat16
@@ -143,9 +144,9 @@ def serve(sock: socket.socket, role: str) -> None:
 
                         return forward
 
-                    arguments = [timing.Argument("x", 0, (rows, hidden), DTYPE)]
+                    arguments = [Argument("x", 0, (rows, hidden), DTYPE)]
                     if res:
-                        arguments.append(timing.Argument("residual", size, (rows, hidden), DTYPE))
+                        arguments.append(Argument("residual", size, (rows, hidden), DTYPE))
                     timer = timing.CaseTimer(clock, memory, place, arguments, [make(w) for w in weights])
                     t = time.time()
                     make(weights[0])(*[torch.randn(rows, hidden, device=device, dtype=DTYPE) for _ in range(1 + res)])

@@ -15,6 +15,9 @@ from fk_core.records.claims import FullTurn, Nothing
 from fk_core.records.report import Outcome
 from fk_core.trial import Trial
 
+_TIMED_CALLS, _LARGE_BYTES = 3, 4 << 20
+"""Calls of a timed replay that the oracle judges; of inputs above so many bytes one will do."""
+
 
 class Audits:
     """The audits of one trial's captured cases."""
@@ -26,6 +29,9 @@ class Audits:
 
     def replay(self, prepared: list[Prepared]) -> None:
         """Replay these cases on new secret inputs."""
+        for p in prepared:
+            if p.fresh:
+                self._timed(p)
         for p in prepared:
             self.judge.ask("refill", case=p.timing.case.id)
         for p in prepared:
@@ -48,6 +54,19 @@ class Audits:
         # The candidate's code runs only after this: it could still write to what the replay left.
         self.judge.ask("audit_take", case=case, whole=order[call])
         self._taken.append((case, {"layout": layout, "slots": order, "sample_seed": p.seeds[layout][1]}))
+
+    def _timed(self, p: Prepared) -> None:
+        """Have the judge copy what the gates sampled in the last timed replay of a layout; it judges some of the calls.
+
+        Every replay has inputs of its own: an output that was left from the one before is wrong.
+        """
+        case, layout = p.timing.case.id, self.random.choice(list(p.fresh))
+        self.trial.ask({"do": "samples", "case": case, "layout": layout}, Nothing)
+        self.judge.ask("audit_take", case=case, whole=None)
+        order = p.layouts[layout].order
+        gates = self.random.sample(range(len(order)), min(len(order), 1 if p.block > _LARGE_BYTES else _TIMED_CALLS))
+        asked = {"layout": layout, "slots": order, "sample_seed": p.seeds[layout][1]}
+        self._taken.append((case, asked | {"fresh": p.fresh[layout], "gates": gates}))
 
     def judge_one(self) -> bool:
         """Have the next replay that was copied judged; whether there are more.

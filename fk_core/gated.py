@@ -155,9 +155,11 @@ class GatedTimer:
 
     def _ask(self, side: str, layout: int, timed: int) -> tuple[list[float], float]:
         """The readings of one turn of gates and calls, and how long this process's clock saw it last."""
-        body = turn_order(self.p, layout, "full", timed)
+        fresh = self.random.getrandbits(30)
+        body = turn_order(self.p, layout, "full", timed) | {"fresh": fresh}
         began = time.perf_counter()
         if side == "candidate":
+            self.p.fresh[layout] = fresh + PRIME + timed - 1
             turn = self.trial.ask(body, FullTurn)
         else:
             turn = FullTurn.model_validate(self.judge.ask(**body).body)

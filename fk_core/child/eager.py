@@ -16,7 +16,8 @@ import torch
 from fk_core.child.arena import Arena, poison
 from fk_core.child.bounds import MOST_ALIASES, MOST_OUTPUTS
 from fk_core.child.memory import copy_bytes, overlap
-from fk_core.child.timing import Argument, Forward, Place, outputs_of
+from fk_core.child.refresh import Argument
+from fk_core.child.timing import Forward, Place, outputs_of
 
 # Bound before any candidate is loaded.
 _Tensor, _type, _synchronize = torch.Tensor, type, torch.cuda.synchronize

@@ -16,7 +16,8 @@ from fk_core.child.calls import Call, make_call, output_layout, state_shapes
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.fill import Fill
 from fk_core.child.formulas import evaluate
-from fk_core.child.runner import timing_arena
+from fk_core.child.refresh import refreshed
+from fk_core.child.runner import arguments_of, timing_arena
 from fk_core.child.timing import MOVED_BYTES, Place
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class TimingDesk:
         self.cases[case_id] = {
             "call": call,
             "order": order,
+            "taken": [],
             "theirs": theirs,
             "ours": ours,
             "place": place,
@@ -243,18 +245,17 @@ class TimingDesk:
         self._settle(len(arenas) * place.calls * (place.block + results["block"]))
         return {}
 
-    def audit_take(self, case_id: str, whole: int) -> dict[str, Any]:
+    def audit_take(self, case_id: str, whole: int | None) -> dict[str, Any]:
         """Copy what a replay of the candidate's left, before its code runs again: the gates' samples, and all that the
-        call of slot ``whole`` returned.
+        call of slot ``whole`` returned, if any. Copies are judged in the order in which they were taken.
         """
         case = self.cases[case_id]
         dtypes = [dtype for _, dtype in output_layout(self.job.task, case["call"]).values()]
         sampled = [
             _samples(case["theirs"], case["place"], n, dtype).clone() for n, dtype in enumerate((dtypes * 2)[:2])
         ]
-        case["taken"] = {
-            "whole": whole, "sampled": sampled, "left": self._left(case, whole), "fill": case["fill"],
-        }  # fmt: skip
+        left = None if whole is None else self._left(case, whole)
+        case["taken"].append({"whole": whole, "sampled": sampled, "left": left, "fill": case["fill"]})
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {}
@@ -267,7 +268,9 @@ class TimingDesk:
         layout calls its slots.
         """
         case = self.cases[body["case"]]
-        taken = case.pop("taken")
+        taken = case["taken"].pop(0)
+        if "fresh" in body:
+            return self._timed(case, body, taken)
         standard, fill, slot = self.job.standard, taken["fill"], taken["whole"]
         found = standard.first_wrong(case["call"], case["key"], fill.slot(slot), taken["left"])
         if found is not None:
@@ -292,16 +295,31 @@ class TimingDesk:
             **(self._said(judged[0]) if judged else {}),
         }
 
+    def _timed(self, case: dict[str, Any], body: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
+        """What the oracle calls wrong behind some ``gates`` of a replay that was timed, on the inputs that it had."""
+        order, gates = body["slots"], body["gates"]
+        judged = [self._wrong(case, order, n, body["sample_seed"], taken, fresh=body["fresh"]) for n in gates]
+        wrong = [found for found in judged if found is not None]
+        return {"wrong": len(wrong), "checked": len(gates), **(self._said(wrong[0]) if wrong else {})}
+
     def _said(self, found: compare.Judgement) -> dict[str, Any]:
         """What the parent is told of an output that is wrong, for the report."""
         return {"output": found.name, "judgement": found.as_dict(), "limit": self.job.task["tolerance"]["limit"]}
 
     def _wrong(
-        self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, taken: dict[str, Any]
+        self,
+        case: dict[str, Any],
+        order: list[int],
+        n: int,
+        sample_seed: int,
+        taken: dict[str, Any],
+        fresh: int | None = None,
     ) -> compare.Judgement | None:
-        """What the oracle, too, calls wrong of the samples behind gate ``n``."""
+        """What the oracle calls wrong of the samples behind gate ``n``; ``fresh`` as the replay had it."""
         call, gate = case["call"], order[n]
         standard, given, sampled = self.job.standard, taken["fill"].slot(order[n - 1]), taken["sampled"]
+        if fresh is not None:
+            given = refreshed(given, arguments_of(case["order"]), case["place"].block, order[n - 1], fresh)
         expected, rules = standard.references(call, case["key"], given), standard.rules(call, generic=False)
         names = list(output_layout(self.job.task, call).items())
         for number, (name, (shape, dtype)) in enumerate((names * 2)[:2]):

@@ -1,4 +1,4 @@
-"""The harness's own device code: the gate between timed calls, and the cache flush.
+"""The harness's own device code: the gate between timed calls, new inputs before a replay, and the cache flush.
 
 Compiled ahead of time by Triton in the trusted parent of all children (no GPU context needed) and launched through the
 driver, so nothing that a candidate does to Triton or torch in its process changes them, and a child loads them in under
@@ -12,12 +12,17 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fk_core.child.cudadrv import check, driver
+
+if TYPE_CHECKING:
+    import torch
 
 SAMPLES = 32
 """Words that a gate reads of each of two outputs."""
 GATE_WORDS = 2048
+REFRESH_WORDS = 1024
 FLUSH_WORDS = 4096
 
 _SOURCE = '''
@@ -44,6 +49,19 @@ def fk_gate(pristine, x, words, y0, y1, words0, words1, seed, out, BLOCK: tl.con
         at = (block - 1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = at < words
         tl.store(x + at, tl.load(pristine + at, mask=inside), mask=inside)
+
+
+@triton.jit
+def fk_refresh(source, target, words, block, first, end, signs, seed, start, BLOCK: tl.constexpr):
+    """Copy words ``first`` to ``end`` of each block, some of their ``signs`` flipped; ``start`` words lie before."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    within = at % block
+    wanted = (at < words) & (within >= first) & (within < end)
+    mixed = (seed + (start + at) * 0x9E3779B1) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
+    mixed = (mixed ^ (mixed >> 15)) & signs
+    tl.store(target + at, tl.load(source + at, mask=wanted) ^ mixed.to(tl.int32), mask=wanted)
 
 
 @triton.jit
@@ -115,6 +133,14 @@ def prepare(capability: int) -> dict[str, Binary]:
                     {(0,): aligned, (1,): aligned, (2,): aligned},
                 ),
                 (
+                    "fk_refresh",
+                    {"source": "*i32", "target": "*i32"}
+                    | dict.fromkeys(("words", "block", "first", "end", "signs", "seed", "start"), "i64")
+                    | {"BLOCK": "constexpr"},
+                    {"BLOCK": REFRESH_WORDS},
+                    {(0,): aligned, (1,): aligned},
+                ),
+                (
                     "fk_flush",
                     {"buffer": "*i32", "sink": "*i32", "words": "i64", "BLOCK": "constexpr"},
                     {"BLOCK": FLUSH_WORDS},
@@ -142,6 +168,18 @@ def positions(seed: int, words: int) -> list[int]:
         mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
         found.append((mixed * words) >> 32)
     return found
+
+
+def flip_masks(seed: int, start: int, count: int, signs: int, device: torch.device) -> torch.Tensor:
+    """What a refresh with this seed flips of so many words from ``start`` on, as int32: the kernel's arithmetic."""
+    import torch
+
+    at = torch.arange(start, start + count, dtype=torch.int64, device=device)
+    mixed = (at * 0x9E3779B1 + seed) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
+    mixed = (mixed ^ (mixed >> 15)) & signs
+    return torch.where(mixed > 0x7FFFFFFF, mixed - (1 << 32), mixed).to(torch.int32)
 
 
 class Kernel:

@@ -24,7 +24,8 @@ from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
 from fk_core.child.memory import copy_bytes, extent, last_stride, overlap, shared
 from fk_core.child.module import FunctionModule
-from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
+from fk_core.child.refresh import Argument
+from fk_core.child.timing import CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
 
 Forward = Callable[..., Any]
 Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.device], Forward]
@@ -317,7 +318,7 @@ class Runner:
 
     def _laid(self, body: dict[str, Any]) -> tuple[Arena, Place, list[Argument]]:
         """Where the timed inputs of a case lie."""
-        arguments = [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in body["arguments"]]
+        arguments = arguments_of(body)
         place = Place.at(body["pristine"], body["block"], body["calls"])
         return self.arenas[timing_arena(body["case"])], place, arguments
 
@@ -343,7 +344,19 @@ class Runner:
     def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """One turn on a GPU: see ``CaseTimer.turn``."""
         timer = self.timers[body["case"]]
-        return timer.turn(body["layout"], body["kind"], body["prime"], body["timed"], fill=body.get("fill", False))
+        return timer.turn(
+            body["layout"],
+            body["kind"],
+            body["prime"],
+            body["timed"],
+            fill=body.get("fill", False),
+            fresh=body.get("fresh"),
+        )
+
+    def do_samples(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Show what the gates of a layout's last replay have sampled."""
+        self.timers[body["case"]].show_samples(body["layout"])
+        return {}
 
     def do_outputs(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Copy what one call of a replayed layout returned to where the results of its ``slot`` go."""
@@ -425,6 +438,11 @@ def movable_weights(copies: list[Forward]) -> list[Tensor]:
             if plain and _device(weight).type == "cuda" and _is_contiguous(weight) and prod(_size(weight)):
                 found.setdefault(_address(weight), weight)
     return list(found.values())
+
+
+def arguments_of(order: dict[str, Any]) -> list[Argument]:
+    """Where a call's arguments lie in a block, by what a process is told of a case."""
+    return [Argument(a["name"], a["at"], tuple(a["shape"]), DTYPES[a["dtype"]]) for a in order["arguments"]]
 
 
 def timing_arena(case: str) -> str:

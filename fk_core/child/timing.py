@@ -32,6 +32,7 @@ import torch
 
 from fk_core.child import cudadrv, kernels
 from fk_core.child.arena import ALIGN, Arena
+from fk_core.child.refresh import Argument, flips_of
 
 Forward = Callable[..., Any]
 Sampled = tuple[int, int, int, int]
@@ -47,8 +48,8 @@ _empty, _as_strided, _foreach_copy = torch.empty, torch.as_strided, torch._forea
 _set_data = torch._C.TensorBase.data.__set__
 _MOST_TIMED = 16
 """Timed batches of a turn, at most."""
-OWN_BYTES, MOVED_BYTES = 64 << 20, 8 << 20
-"""Layouts have pristine inputs and weights of their own up to so many bytes: the calls that a place matters to."""
+MOVED_BYTES = 8 << 20
+"""Layouts have weights of their own up to so many bytes: the calls that a place matters to."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,6 @@ class Place:
     @property
     def end(self) -> int:
         return -(-(self.samples + self.calls * 2 * kernels.SAMPLES * 4) // ALIGN) * ALIGN
-
-
-@dataclass(frozen=True)
-class Argument:
-    name: str
-    offset: int
-    """Bytes from the start of a block."""
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -122,9 +114,9 @@ class DeviceClock:
             binaries = kernels.prepare(props.major * 10 + props.minor)
             torch.zeros(1, device=device)
             self.l2_bytes = int(getattr(props, "L2_cache_size", 0)) or 64 << 20
-            self.gate, self.flush_kernel = (
-                kernels.Kernel(binaries["fk_gate"], 9),
-                kernels.Kernel(binaries["fk_flush"], 3),
+            self.gate, self.refresh, self.flush_kernel = (
+                kernels.Kernel(binaries[name], count)
+                for name, count in (("fk_gate", 9), ("fk_refresh", 9), ("fk_flush", 3))
             )
             factor = 2.5 if props.major >= 10 else 2.0
             self.flush_words = int(self.l2_bytes * factor) // 4 // kernels.FLUSH_WORDS * kernels.FLUSH_WORDS
@@ -236,8 +228,7 @@ class CaseTimer:
         self.forwards, self.sampled = forwards, sampled
         self.layouts: list[Layout] = []
         self.gate_copies = 2 * place.block < clock.l2_bytes / 2
-        self.own = self.gate_copies and place.block * place.calls <= OWN_BYTES
-        """Whether layouts have inputs and samples of their own."""
+        self.flips = [flips for a in arguments if (flips := flips_of(a))]
         self.weights = weights or []
         if sum(w.nbytes for w in self.weights) > MOVED_BYTES:
             self.weights = []
@@ -299,7 +290,7 @@ class CaseTimer:
                 end += place.block
             memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
             layout = Layout(calls, order, memory, starts)
-            if self.own:
+            if self.gate_copies:
                 self._own(layout, rng)
             if self.weights:
                 layout.held.append(self._move_weights(rng))
@@ -427,9 +418,27 @@ class CaseTimer:
             given = self.arena.tensor(p.pristine + slot * p.block, (p.block,), torch.uint8)
             layout.memory[start : start + p.block].copy_(given)
 
-    def turn(self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False) -> dict[str, Any]:
+    def _refresh(self, layout: Layout, seed: int) -> None:
+        """Give all slots of a layout inputs that they have not had: those of the arena, with signs flipped."""
+        p, stream, launch = self.place, self.clock.stream.cuda_stream, self.clock.refresh.launch
+        source, words = _address(self.arena) + p.pristine, p.block // 4
+        parts = [(source, layout.memory.data_ptr() + start, slot) for slot, start in enumerate(layout.starts)]
+        parts = [(at + slot * p.block, to, slot) for at, to, slot in parts]
+        blocks = 1
+        if layout.own is not None:
+            parts, blocks = [(source, layout.own.pristine.data_ptr(), 0)], layout.calls
+        for flips in self.flips:
+            for at, to, slot in parts:
+                count = words * blocks
+                grid = -(-count // kernels.REFRESH_WORDS)
+                launch(grid, stream, at, to, count, words, flips.first, flips.end, flips.signs, seed, slot * words)
+
+    def turn(
+        self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False, fresh: int | None = None
+    ) -> dict[str, Any]:
         """Replay one layout; ``kind`` is ``full``, ``gate``, ``plain`` (all cold) or ``warm`` (the calls alone, the
         cache as it is). ``fill``: with the inputs that the arena holds by now, and so that the judge finds the samples.
+        ``fresh``: batch n begins on new inputs, which follow from those of the arena and ``fresh`` + n.
 
         Gives ``span_us`` of the whole turn and, per timed batch, ``full_us``, ``gate_us`` or ``plain_us``.
         """
@@ -445,6 +454,8 @@ class CaseTimer:
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
             _record(clock.span[0], stream)
             for batch in range(prime + timed):
+                if fresh is not None:
+                    self._refresh(layout, fresh + batch)
                 if kind != "warm":
                     clock.flush(stream.cuda_stream)
                 if batch < prime:
@@ -458,12 +469,16 @@ class CaseTimer:
             _record(clock.span[1], stream)
             stream.synchronize()
         if fill:
-            self._give_samples(layout)
-            _synchronize()
+            self.show_samples(index)
         out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used]}
         out["span_us"] = _elapsed(*clock.span) * 1e3
         out["calls"] = layout.calls
         return out
+
+    def show_samples(self, index: int) -> None:
+        """Let the judge see what the gates of the last replay of a layout have sampled."""
+        self._give_samples(self.layouts[index])
+        _synchronize()
 
     def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:
         """What the call of a layout returned, as the last replay left it: one of ``full``, since those of ``plain``

@@ -11,8 +11,9 @@ import torch
 
 from fk_core.child.arena import DeviceArena
 from fk_core.child.kernels import SAMPLES, positions
+from fk_core.child.refresh import Argument, refreshed
 from fk_core.child.runner import movable_weights
-from fk_core.child.timing import Argument, CaseTimer, DeviceClock, NotCapturable, Place, capture
+from fk_core.child.timing import CaseTimer, DeviceClock, NotCapturable, Place, capture
 
 pytestmark = [
     pytest.mark.gpu,
@@ -138,3 +139,27 @@ def test_layouts_that_lie_elsewhere_compute_the_same(clock: DeviceClock, packs: 
             words = output.flatten().view(torch.int32)
             assert torch.equal(samples[row, 0], words[torch.tensor(positions(7 + row, len(words)), device="cuda")])
     assert timer.turn(0, "gate", 1, 2)["gate_us"][0] < timer.turn(0, "full", 1, 2)["full_us"][0]
+
+
+@pytest.mark.parametrize("rows", [1, 24 << 10])
+def test_every_replay_has_inputs_of_its_own(clock: DeviceClock, rows: int) -> None:
+    """As the judge works them out; those of a large case are written where its calls read them."""
+    size, calls = rows * BYTES, 3
+    place = Place.at(0, size, calls)
+    arena = DeviceArena.create(place.end, 0)
+    base = torch.randn(calls, rows, WIDTH, device="cuda").bfloat16()
+    arena.tensor(0, base.shape, torch.bfloat16).copy_(base)
+    argument = Argument("x", 0, (rows, WIDTH), torch.bfloat16)
+    timer = CaseTimer(clock, arena, place, [argument], [torch.neg])
+    assert timer.gate_copies is (rows == 1)
+    torch.neg(base[0])
+    timer.add_layout(1, 7, plain=True, gate=False, inspect=False)
+    seen = []
+    for fresh in (5, 900):
+        timer.turn(0, "full", 1, 2, fresh=fresh)
+        for call, slot in enumerate(timer.layouts[0].order):
+            given = refreshed({"x": base[slot]}, [argument], size, slot, fresh + 2)["x"]
+            (output,) = timer.outputs_of_call(0, call)
+            assert torch.equal(output, -given)
+        seen.append(timer.outputs_of_call(0, 0)[0].clone())
+    assert 0.4 < seen[0].ne(seen[1]).double().mean() < 0.6

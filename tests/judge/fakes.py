@@ -96,6 +96,8 @@ class Process:
         self.layouts: dict[str, list[dict[str, Any]]] = {}
         self.graphs: dict[str, dict[str, int]] = {}
         """Of how many layouts of a case there is a graph of a kind."""
+        self.fresh: dict[tuple[str, int], int] = {}
+        """What the inputs of the last replay of a case and layout followed from."""
         self.asked: list[dict[str, Any]] = []
         self.cpu_s = 0.0
         self.pids = frozenset({77})
@@ -116,6 +118,8 @@ class Process:
         assert number < self.graphs[body["case"]].get(body["kind"], len(self.layouts[body["case"]]))
         calls = self.layouts[body["case"]][number]["calls"]
         bias = side.bias.setdefault((body["case"], number), self.rng.gauss(0.0, side.bias_sd))
+        if "fresh" in body:
+            self.fresh[body["case"], number] = body["fresh"] + body["prime"] + body["timed"] - 1
         name = {"warm": "plain"}.get(body["kind"], body["kind"])
         readings: list[float] = []
         gates = 0 if name == "plain" else calls + 1
@@ -217,12 +221,14 @@ class FakeJudge:
         self.wrong = 0
         self.wrong_after = 0
         self.wrong_loop = (0, "")
+        self.shown: dict[tuple[str, int], int] = {}
         self.floor_us: float | None = 1.0
         self.block = 1 << 16
         self.calls = CALLS
         self.given_fds: list[int] = []
-        self.replayed: dict[str, int] = {}
-        """Slot whose outputs were taken, by case."""
+        self.wrong_fresh = 0
+        self.replayed: dict[str, list[int | None]] = {}
+        """Slots whose outputs were taken, by case; None where only samples were."""
 
     def ask(self, do: str, *, fds: tuple[int, ...] = (), **body: Any) -> Frame:
         self.process.asked.append({"do": do, **body})
@@ -251,9 +257,13 @@ class FakeJudge:
             self.wrong_loop = (after - 1, what)
             return {"wrong": what if after <= 0 else "", "name": "y"}, []
         if do == "audit_take":
-            self.replayed[body["case"]] = body["whole"]
+            self.replayed.setdefault(body["case"], []).append(body["whole"])
         if do == "audit":
-            del self.replayed[body["case"]]
+            whole = self.replayed[body["case"]].pop(0)
+            assert (whole is None) is ("fresh" in body)
+            if whole is None:
+                assert body["fresh"] == self.shown[body["case"], body["layout"]]
+                return {"wrong": self.wrong_fresh, "checked": len(body["gates"])}, []
             self.wrong_after -= 1
             found = self.wrong if self.wrong_after < 0 else 0
             if body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
@@ -300,6 +310,7 @@ class Bench:
         self.trial.on_post = lambda body: self.posted_at.setdefault(
             body["case"], sum("case" in asked for _, asked in self.asked)
         )
+        self.judge.shown = self.trial.process.fresh
         self.trial.process.heard = lambda body: self.asked.append(("candidate", body))
         self.judge.process.heard = lambda body: self.asked.append(("judge", body))
         self.trial.random = random.Random(seed)
@@ -321,5 +332,5 @@ class Bench:
         self.stopwatch.capture(lambda: False)
         found = self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
         self.stopwatch.audits.judge_all()
-        assert not self.judge.replayed, "no replay is forgotten"
+        assert not any(self.judge.replayed.values()), "no replay is forgotten"
         return found

@@ -15,7 +15,8 @@ from fk_core.audits import _stale
 from fk_core.child.arena import Arena
 from fk_core.child.eager_ops import EAGER
 from fk_core.child.kernels import SAMPLES, positions
-from fk_core.child.runner import Runner
+from fk_core.child.refresh import refreshed
+from fk_core.child.runner import Runner, arguments_of
 from tests.judge.court import CATALOG, Court, Forward, case_of
 
 SEED = 77
@@ -235,3 +236,58 @@ def test_what_is_repaired_behind_the_copy_stays_wrong(replay: Callable[..., Repl
     assert made.judged()["wrong"] > 0
     made.desk.audit_take(made.case.id, 1)
     assert made.judged()["wrong"] == 0
+
+
+# -- replays that were timed -------------------------------------------------------------------------------------------
+
+
+def timed(made: Replay, forward: Forward, fresh: int) -> list[list[Tensor]]:
+    """Outputs of a call on each slot, as its inputs were in a replay with ``fresh``."""
+    block, arguments = made.laid["place"].block, arguments_of(made.laid["order"])
+    outputs = []
+    for slot in range(len(ORDER)):
+        given = refreshed(made.laid["fill"].slot(slot), arguments, block, slot, fresh)
+        result = forward(*given.values())
+        outputs.append(list(result) if isinstance(result, tuple) else [result])
+    return outputs
+
+
+def told_of_timed(made: Replay, gates: list[int], fresh: int) -> dict[str, Any]:
+    made.desk.audit_take(made.case.id, None)
+    asked = {"case": made.case.id, "layout": 0, "slots": ORDER, "sample_seed": SEED}
+    return made.desk.audit(asked | {"gates": gates, "fresh": fresh})
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_a_timed_replay_is_judged_on_the_inputs_that_it_had(
+    replay: Callable[..., Replay], which: tuple[str, str]
+) -> None:
+    made = replay(*which)
+    right = timed(made, made.right, 43)
+    made.replay("theirs", made.right, right)
+    assert told_of_timed(made, [0, 1, 3], 43) == {"wrong": 0, "checked": 3}
+
+
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize("left", ["of the replay before", "of the inputs that lie in the arena"])
+def test_outputs_that_a_timed_replay_left(replay: Callable[..., Replay], which: tuple[str, str], left: str) -> None:
+    made = replay(*which)
+    stale = timed(made, made.right, 42) if left == "of the replay before" else made.results(made.right)
+    made.replay("theirs", made.right, stale)
+    told = told_of_timed(made, [0, 2], 43)
+    assert (told["wrong"], told["checked"]) == (2, 2)
+    assert _stale(told, made.case.id).mismatch is not None
+
+
+def test_copies_are_judged_as_they_were_taken(replay: Callable[..., Replay]) -> None:
+    """A timed replay's comes first; that the judge draws new inputs for an audit meanwhile changes nothing."""
+    made = replay("softmax", "plain")
+    made.replay("theirs", made.right, timed(made, made.right, 43))
+    made.desk.audit_take(made.case.id, None)
+    made.desk.refill(made.case.id)
+    made.replay("theirs", made.right)
+    made.leave(1, made.results(made.right)[1])
+    made.desk.audit_take(made.case.id, 1)
+    asked = {"case": made.case.id, "layout": 0, "slots": ORDER, "sample_seed": SEED}
+    assert made.desk.audit(asked | {"gates": [0, 1], "fresh": 43}) == {"wrong": 0, "checked": 2}
+    assert made.desk.audit(asked) == {"wrong": 0, "checked": 4}

@@ -468,10 +468,31 @@ def test_a_stale_graph(bench: Make, after: int) -> None:
 def test_every_audit_has_new_inputs(bench: Make) -> None:
     made = bench()
     made.run("op/a", "op/b")
-    verbs = ("refill", "audit_take", "audit")
-    asked = [(a["do"], a["case"]) for a in made.judge.process.asked if a["do"] in verbs]
+    first = ["refill", "audit_take", "audit"]
+    # What the last timed replay left is copied before there are new inputs, and judged first.
+    second = ["audit_take", "refill", "audit_take", "audit", "audit"]
+    asked = [(a["do"], a["case"]) for a in made.judge.process.asked if a["do"] in first]
     for case in ("op/a", "op/b"):
-        assert [do for do, of in asked if of == case] == list(verbs) * 2
+        assert [do for do, of in asked if of == case] == first + second
+
+
+def test_every_timed_turn_has_inputs_of_its_own(bench: Make) -> None:
+    made = bench()
+    made.run()
+    for process in (made.trial.process, made.judge.process):
+        turns = [a for a in process.asked if a["do"] == "turn" and a["kind"] == "full" and a["prime"]]
+        assert len({a["fresh"] for a in turns}) == len(turns)
+    looked = [a for a in made.judge.process.asked if a["do"] == "audit" and "fresh" in a]
+    assert [len(set(a["gates"])) for a in looked] == [3]
+
+
+def test_an_output_that_a_timed_replay_left(bench: Make) -> None:
+    made = bench()
+    made.judge.wrong_fresh = 2
+    fault = faulted(made)
+    assert fault.outcome is Outcome.TAMPERED
+    assert [e.kind for e in fault.evidence] == ["graph_stale"]
+    assert "2 of 3 calls" in fault.reason
 
 
 def test_a_case_is_audited_while_the_next_one_is_captured(bench: Make) -> None:

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from fk_core.child import timing
-from fk_core.child.timing import Argument, CaseTimer, Place, sampled_of
+from fk_core.child.kernels import flip_masks
+from fk_core.child.refresh import Argument, refreshed
+from fk_core.child.timing import CaseTimer, Place, sampled_of
 from fk_core.records.claims import InspectedLayout, LayoutClaim
 
 CALLS = 16
@@ -59,6 +61,7 @@ class Stage:
             span=("first", "last"),
             flush=lambda stream: self.log.append(("flush",)),
             gate=SimpleNamespace(launch=self.gate),
+            refresh=SimpleNamespace(launch=self.refresh),
         )
         monkeypatch.setattr(timing, "capture", self.capture)
         monkeypatch.setattr(timing, "_record", lambda event, stream: self.log.append(("record", event)))
@@ -95,6 +98,18 @@ class Stage:
         pristine, slot, words, y0, _, _, _, _, row = arguments
         value = ctypes.c_ubyte.from_address(pristine).value  # each slot is full of its number
         self.log.append(("gate", value, slot, words, y0, row))
+
+    def refresh(self, grid: int, stream: int, source: int, target: int, words: int, block: int, *rest: int) -> None:
+        """What the kernel does, on the CPU."""
+        first, end, signs, seed, start = rest
+        assert grid * timing.kernels.REFRESH_WORDS >= words
+        given, to = (
+            torch.frombuffer((ctypes.c_int32 * words).from_address(at), dtype=torch.int32) for at in (source, target)
+        )
+        within = torch.arange(words) % block
+        wanted = (within >= first) & (within < end)
+        to[wanted] = (given ^ flip_masks(seed, start, words, signs, torch.device("cpu")))[wanted]
+        self.log.append(("refresh", seed))
 
     def capture(self, clock: Any, body: Any, pool_of: Any = None) -> tuple[Graph, Any]:
         before = len(self.made)
@@ -255,11 +270,69 @@ def test_layouts_share_no_memory(stage: Stage) -> None:
             seen[what] |= found
 
 
-def test_large_inputs_stay_in_the_arena(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "OWN_BYTES", BLOCK)
+def test_large_inputs_stay_in_the_arena(stage: Stage) -> None:
+    stage.clock.l2_bytes = BLOCK
     stage.timer = CaseTimer(*(stage.clock, stage.arena, stage.place, stage.timer.arguments, stage.forwards))
     stage.timer.add_layout(5, 77, plain=False, gate=False, inspect=False)
     assert min(addresses(stage)["rows"]) == stage.memory.data_ptr() + stage.place.samples
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_every_replay_has_inputs_of_its_own(stage: Stage, large: bool) -> None:
+    """What follows is what the judge works out; integers and what lies between arguments stay."""
+    if large:
+        stage.clock.l2_bytes = BLOCK
+    arguments = [
+        Argument("x", 0, (3, 7), torch.bfloat16),
+        Argument("ids", 64, (4,), torch.int32),
+        Argument("y", 128, (5,), torch.float32),
+    ]
+    generator = torch.Generator().manual_seed(3)
+    stage.memory[: stage.place.samples] = torch.randint(0, 256, (stage.place.samples,), generator=generator).to(
+        torch.uint8
+    )
+    stage.timer = CaseTimer(*(stage.clock, stage.arena, stage.place, arguments, stage.forwards))
+    stage.timer.forwards = [lambda *given: torch.zeros(BLOCK, dtype=torch.uint8)] * CALLS
+    stage.timer.add_layout(5, 77, plain=True, gate=False, inspect=False)
+    layout = stage.timer.layouts[0]
+    log = stage.log = layout.graphs["full"].log = []
+    stage.timer.turn(0, "full", 1, 2, fresh=40)
+    parts = 2 * (layout.calls if large else 1)
+    timed = [*["refresh"] * parts, "flush", "record", "replay", "record"]
+    assert [entry[0] for entry in log] == [
+        "record",
+        *["refresh"] * parts,
+        "flush",
+        "replay",
+        *timed * 2,
+        "record",
+        "sync",
+    ]
+    assert [seed for name, *(seed,) in [e for e in log if e[0] == "refresh"]][::parts] == [40, 41, 42]
+
+    def values(block: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            a.name: block[a.offset : a.offset + a.dtype.itemsize * int(torch.tensor(a.shape).prod())]
+            .view(a.dtype)
+            .view(a.shape)
+            for a in arguments
+        }
+
+    flipped = 0
+    for slot, start in enumerate(layout.starts):
+        base = stage.memory[slot * BLOCK : (slot + 1) * BLOCK]
+        if large:
+            found = layout.memory[start : start + BLOCK]
+        else:
+            assert layout.own is not None
+            found = layout.own.pristine[slot * BLOCK : (slot + 1) * BLOCK]
+        expected = refreshed(values(base), arguments, BLOCK, slot, 42)
+        for name, value in values(found).items():
+            assert torch.equal(value.view(torch.uint8), expected[name].view(torch.uint8)), (slot, name)
+        flipped += int((values(found)["x"].view(torch.int16) != values(base)["x"].view(torch.int16)).sum())
+        assert torch.equal(found[42:64], base[42:64])
+        assert torch.equal(found[64:80], base[64:80])
+    assert 0.3 < flipped / (layout.calls * 20) < 0.7, "the last of an odd number stays"
 
 
 def test_an_audit_sees_new_inputs_and_shows_its_samples(stage: Stage) -> None:
