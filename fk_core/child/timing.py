@@ -46,6 +46,8 @@ _end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _empty, _as_strided, _foreach_copy = torch.empty, torch.as_strided, torch._foreach_copy_
 _set_data = torch._C.TensorBase.data.__set__
+_ROW = 2 * kernels.SAMPLES * 4
+"""Bytes that the gate of a slot samples."""
 _MOST_TIMED = 16
 """Timed batches of a turn, at most."""
 MOVED_BYTES = 8 << 20
@@ -67,15 +69,7 @@ class Place:
 
     @property
     def end(self) -> int:
-        return -(-(self.samples + self.calls * 2 * kernels.SAMPLES * 4) // ALIGN) * ALIGN
-
-
-@dataclass(frozen=True)
-class Own:
-    """A layout's own copy of the pristine inputs of its slots, and where its gates put their samples."""
-
-    pristine: torch.Tensor
-    samples: torch.Tensor
+        return -(-(self.samples + self.calls * _ROW) // ALIGN) * ALIGN
 
 
 @dataclass
@@ -88,9 +82,11 @@ class Layout:
     memory: torch.Tensor
     starts: list[int]
     """Where each slot begins in ``memory``."""
-    held: list[torch.Tensor] = field(default_factory=list)
-    """Other memory that its graphs read and write."""
-    own: Own | None = None
+    samples: torch.Tensor
+    """What its gates sample, as bytes: a row for each slot."""
+    pristine: torch.Tensor | None
+    """What its gates copy to the slots, as bytes; None where inputs are too large for that."""
+    weights: torch.Tensor | None = None
     graphs: dict[str, Any] = field(default_factory=dict)
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
     """Of the calls of ``full``, in their order; a replay of ``plain`` overwrites them."""
@@ -289,11 +285,12 @@ class CaseTimer:
                 starts.append(end)
                 end += place.block
             memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
-            layout = Layout(calls, order, memory, starts)
-            if self.gate_copies:
-                self._own(layout, rng)
+            samples = self._bytes(calls * _ROW, rng)
+            pristine = self._bytes(calls * place.block, rng) if self.gate_copies else None
+            layout = Layout(calls, order, memory, starts, samples, pristine)
+            self._take(layout)
             if self.weights:
-                layout.held.append(self._move_weights(rng))
+                layout.weights = self._move_weights(rng)
             if plain or not self.gate_copies:
                 self._fill(layout)
             views, gates = self._views(layout), self._gates(layout, sample_seed)
@@ -352,12 +349,11 @@ class CaseTimer:
         p, launch, stream = self.place, self.clock.gate.launch, self.clock.stream.cuda_stream
         words, whole = p.block // 4 if self.gate_copies else 0, p.block // 4
         blocks = 1 + -(-words // kernels.GATE_WORDS)
-        memory, own = layout.memory.data_ptr(), layout.own
-        arena = 0 if own else _address(self.arena)
-        inputs = own.pristine.data_ptr() if own else arena + p.pristine
-        samples = own.samples.data_ptr() if own else arena + p.samples
+        memory, samples = layout.memory.data_ptr(), layout.samples.data_ptr()
+        # Gates that copy nothing are given an address all the same.
+        inputs = _address(self.arena) + p.pristine if layout.pristine is None else layout.pristine.data_ptr()
         slots = [
-            (inputs + slot * p.block, memory + start, seed + slot, samples + slot * 2 * kernels.SAMPLES * 4)
+            (inputs + slot * p.block, memory + start, seed + slot, samples + slot * _ROW)
             for slot, start in enumerate(layout.starts)
         ]
 
@@ -371,28 +367,16 @@ class CaseTimer:
 
         return gate
 
-    def _own(self, layout: Layout, rng: random.Random) -> None:
-        """Give a layout pristine inputs and samples of its own."""
-        sizes = (layout.calls * self.place.block, layout.calls * 2 * kernels.SAMPLES * 4)
-        made = []
-        for size in sizes:
-            offset = rng.randrange(0, 64) * ALIGN
-            memory = _empty(offset + size, dtype=torch.uint8, device=self.clock.device)
-            made.append(_as_strided(memory, (size,), (1,), offset))
-        layout.own = Own(*made)
-        self._take(layout)
+    def _bytes(self, size: int, rng: random.Random) -> torch.Tensor:
+        """So many bytes of memory, at a random offset from where the allocator begins."""
+        offset = rng.randrange(0, 64) * ALIGN
+        return _as_strided(_empty(offset + size, dtype=torch.uint8, device=self.clock.device), (size,), (1,), offset)
 
     def _take(self, layout: Layout) -> None:
         """Copy the arena's pristine inputs to those of the layout, where it has its own."""
-        if layout.own is not None:
-            size = layout.own.pristine.numel()
-            layout.own.pristine.copy_(self.arena.tensor(self.place.pristine, (size,), torch.uint8))
-
-    def _give_samples(self, layout: Layout) -> None:
-        """Copy what the gates sampled to where the judge finds it."""
-        if layout.own is not None:
-            size = layout.own.samples.numel()
-            self.arena.tensor(self.place.samples, (size,), torch.uint8).copy_(layout.own.samples)
+        if layout.pristine is not None:
+            size = layout.pristine.numel()
+            layout.pristine.copy_(self.arena.tensor(self.place.pristine, (size,), torch.uint8))
 
     def _move_weights(self, rng: random.Random) -> torch.Tensor:
         """Move the weights to memory of their own, which is given back: the graphs of a layout need it."""
@@ -425,8 +409,8 @@ class CaseTimer:
         parts = [(source, layout.memory.data_ptr() + start, slot) for slot, start in enumerate(layout.starts)]
         parts = [(at + slot * p.block, to, slot) for at, to, slot in parts]
         blocks = 1
-        if layout.own is not None:
-            parts, blocks = [(source, layout.own.pristine.data_ptr(), 0)], layout.calls
+        if layout.pristine is not None:
+            parts, blocks = [(source, layout.pristine.data_ptr(), 0)], layout.calls
         for flips in self.flips:
             for at, to, slot in parts:
                 count = words * blocks
@@ -477,7 +461,8 @@ class CaseTimer:
 
     def show_samples(self, index: int) -> None:
         """Let the judge see what the gates of the last replay of a layout have sampled."""
-        self._give_samples(self.layouts[index])
+        samples = self.layouts[index].samples
+        self.arena.tensor(self.place.samples, (samples.numel(),), torch.uint8).copy_(samples)
         _synchronize()
 
     def outputs_of_call(self, index: int, call: int) -> list[torch.Tensor]:

@@ -153,9 +153,17 @@ def test_every_replay_has_inputs_of_its_own(clock: DeviceClock, rows: int) -> No
     timer = CaseTimer(clock, arena, place, [argument], [torch.neg])
     assert timer.gate_copies is (rows == 1)
     torch.neg(base[0])
-    timer.add_layout(1, 7, plain=True, gate=False, inspect=False)
+    for number in range(2):
+        timer.add_layout(number, 7, plain=True, gate=False, inspect=False)
     seen = []
     for fresh in (5, 900):
+        timer.turn(0, "full", 1, 2, fresh=fresh)
+        words = timer.outputs_of_call(0, 0)[0].flatten().view(torch.int32)
+        row = timer.layouts[0].order[1 % timer.layouts[0].calls]
+        wanted = words[torch.tensor(positions(7 + row, len(words)), device="cuda")]
+        timer.turn(1, "full", 1, 2, fresh=fresh)
+        timer.show_samples(0)
+        assert torch.equal(arena.tensor(place.samples, (calls, 2, SAMPLES), torch.int32)[row, 0], wanted)
         timer.turn(0, "full", 1, 2, fresh=fresh)
         for call, slot in enumerate(timer.layouts[0].order):
             given = refreshed({"x": base[slot]}, [argument], size, slot, fresh + 2)["x"]
