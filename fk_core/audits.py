@@ -15,7 +15,7 @@ from fk_core.records.claims import FullTurn, Nothing
 from fk_core.records.report import Outcome
 from fk_core.trial import Trial
 
-_TIMED_CALLS, _LARGE_BYTES = 3, 4 << 20
+_TIMED_CALLS, _LARGE_BYTES = 2, 4 << 20
 """Calls of a timed replay that the oracle judges; of inputs above so many bytes one will do."""
 
 

@@ -159,7 +159,7 @@ class GatedTimer:
         body = turn_order(self.p, layout, "full", timed) | {"fresh": fresh}
         began = time.perf_counter()
         if side == "candidate":
-            self.p.fresh[layout] = fresh + PRIME + timed - 1
+            self.p.fresh[layout] = fresh + timed - 1
             turn = self.trial.ask(body, FullTurn)
         else:
             turn = FullTurn.model_validate(self.judge.ask(**body).body)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SAMPLES = 32
 """Words that a gate reads of each of two outputs."""
 GATE_WORDS = 2048
-REFRESH_WORDS = 1024
+REFRESH_WORDS = 2048
 FLUSH_WORDS = 4096
 
 _SOURCE = '''
@@ -52,16 +52,20 @@ def fk_gate(pristine, x, words, y0, y1, words0, words1, seed, out, BLOCK: tl.con
 
 
 @triton.jit
-def fk_refresh(source, target, words, block, first, end, signs, seed, start, BLOCK: tl.constexpr):
-    """Copy words ``first`` to ``end`` of each block, some of their ``signs`` flipped; ``start`` words lie before."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    within = at % block
-    wanted = (at < words) & (within >= first) & (within < end)
-    mixed = (seed + (start + at) * 0x9E3779B1) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 12)) * 0x297A2D39) & 0xFFFFFFFF
-    mixed = (mixed ^ (mixed >> 15)) & signs
-    tl.store(target + at, tl.load(source + at, mask=wanted) ^ mixed.to(tl.int32), mask=wanted)
+def fk_refresh(source, target, count, block, signs, seed, start, BLOCK: tl.constexpr):
+    """Copy the first ``count`` words of each block, some of their ``signs`` flipped by a hash of place and seed.
+
+    ``count`` and ``block`` are multiples of 16.
+    """
+    within = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(1).to(tl.int64) * block + within
+    mixed = (start + at).to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32) + seed.to(tl.uint32)
+    mixed = (mixed ^ (mixed >> 15)) * tl.full((), 0x2C1B3C6D, tl.uint32)
+    mixed = (mixed ^ (mixed >> 12)) * tl.full((), 0x297A2D39, tl.uint32)
+    mixed = (mixed ^ (mixed >> 15)) & signs.to(tl.uint32)
+    wanted = within < count
+    value = tl.load(source + at, mask=wanted, other=0)
+    tl.store(target + at, value ^ mixed.to(tl.int32, bitcast=True), mask=wanted)
 
 
 @triton.jit
@@ -135,10 +139,10 @@ def prepare(capability: int) -> dict[str, Binary]:
                 (
                     "fk_refresh",
                     {"source": "*i32", "target": "*i32"}
-                    | dict.fromkeys(("words", "block", "first", "end", "signs", "seed", "start"), "i64")
+                    | dict.fromkeys(("count", "block", "signs", "seed", "start"), "i64")
                     | {"BLOCK": "constexpr"},
                     {"BLOCK": REFRESH_WORDS},
-                    {(0,): aligned, (1,): aligned},
+                    {(0,): aligned, (1,): aligned, (2,): aligned, (3,): aligned},
                 ),
                 (
                     "fk_flush",
@@ -199,12 +203,13 @@ class Kernel:
         self._count = arguments
         self._launch = lib.cuLaunchKernel
 
-    def launch(self, grid: int, stream: int, *arguments: int) -> None:
+    def launch(self, grid: int, stream: int, *arguments: int, rows: int = 1) -> None:
+        """``grid`` times ``rows`` blocks of threads."""
         self._values[: self._count] = list(arguments)
         status = self._launch(
             self._function,
             grid,
-            1,
+            rows,
             1,
             self._threads,
             1,

@@ -40,8 +40,8 @@ class Flips:
 
 
 def flips_of(argument: Argument) -> Flips | None:
-    """None where nothing may be flipped. The last of an odd number of 16-bit values stays."""
-    words = prod(argument.shape) * argument.dtype.itemsize // 4
+    """None where nothing may be flipped. What is beyond a multiple of 16 words stays: the kernel moves several."""
+    words = prod(argument.shape) * argument.dtype.itemsize // 64 * 16
     if argument.dtype not in SIGNS or not words:
         return None
     first = argument.offset // 4

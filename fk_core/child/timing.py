@@ -112,7 +112,7 @@ class DeviceClock:
             self.l2_bytes = int(getattr(props, "L2_cache_size", 0)) or 64 << 20
             self.gate, self.refresh, self.flush_kernel = (
                 kernels.Kernel(binaries[name], count)
-                for name, count in (("fk_gate", 9), ("fk_refresh", 9), ("fk_flush", 3))
+                for name, count in (("fk_gate", 9), ("fk_refresh", 7), ("fk_flush", 3))
             )
             factor = 2.5 if props.major >= 10 else 2.0
             self.flush_words = int(self.l2_bytes * factor) // 4 // kernels.FLUSH_WORDS * kernels.FLUSH_WORDS
@@ -405,24 +405,24 @@ class CaseTimer:
     def _refresh(self, layout: Layout, seed: int) -> None:
         """Give all slots of a layout inputs that they have not had: those of the arena, with signs flipped."""
         p, stream, launch = self.place, self.clock.stream.cuda_stream, self.clock.refresh.launch
-        source, words = _address(self.arena) + p.pristine, p.block // 4
-        parts = [(source, layout.memory.data_ptr() + start, slot) for slot, start in enumerate(layout.starts)]
-        parts = [(at + slot * p.block, to, slot) for at, to, slot in parts]
-        blocks = 1
+        source, block = _address(self.arena) + p.pristine, p.block // 4
         if layout.pristine is not None:
-            parts, blocks = [(source, layout.pristine.data_ptr(), 0)], layout.calls
+            parts = [(0, layout.pristine.data_ptr(), layout.calls)]
+        else:
+            parts = [(slot, layout.memory.data_ptr() + start, 1) for slot, start in enumerate(layout.starts)]
         for flips in self.flips:
-            for at, to, slot in parts:
-                count = words * blocks
-                grid = -(-count // kernels.REFRESH_WORDS)
-                launch(grid, stream, at, to, count, words, flips.first, flips.end, flips.signs, seed, slot * words)
+            first, count = flips.first, flips.end - flips.first
+            grid = -(-count // kernels.REFRESH_WORDS)
+            for slot, to, rows in parts:
+                at, start = source + slot * p.block + first * 4, slot * block + first
+                launch(grid, stream, at, to + first * 4, count, block, flips.signs, seed, start, rows=rows)
 
     def turn(
         self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False, fresh: int | None = None
     ) -> dict[str, Any]:
         """Replay one layout; ``kind`` is ``full``, ``gate``, ``plain`` (all cold) or ``warm`` (the calls alone, the
         cache as it is). ``fill``: with the inputs that the arena holds by now, and so that the judge finds the samples.
-        ``fresh``: batch n begins on new inputs, which follow from those of the arena and ``fresh`` + n.
+        ``fresh``: timed batch n begins on new inputs, which follow from those of the arena and ``fresh`` + n.
 
         Gives ``span_us`` of the whole turn and, per timed batch, ``full_us``, ``gate_us`` or ``plain_us``.
         """
@@ -438,8 +438,8 @@ class CaseTimer:
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
             _record(clock.span[0], stream)
             for batch in range(prime + timed):
-                if fresh is not None:
-                    self._refresh(layout, fresh + batch)
+                if fresh is not None and batch >= prime:
+                    self._refresh(layout, fresh + batch - prime)
                 if kind != "warm":
                     clock.flush(stream.cuda_stream)
                 if batch < prime:

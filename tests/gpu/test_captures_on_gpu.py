@@ -166,7 +166,7 @@ def test_every_replay_has_inputs_of_its_own(clock: DeviceClock, rows: int) -> No
         assert torch.equal(arena.tensor(place.samples, (calls, 2, SAMPLES), torch.int32)[row, 0], wanted)
         timer.turn(0, "full", 1, 2, fresh=fresh)
         for call, slot in enumerate(timer.layouts[0].order):
-            given = refreshed({"x": base[slot]}, [argument], size, slot, fresh + 2)["x"]
+            given = refreshed({"x": base[slot]}, [argument], size, slot, fresh + 1)["x"]
             (output,) = timer.outputs_of_call(0, call)
             assert torch.equal(output, -given)
         seen.append(timer.outputs_of_call(0, 0)[0].clone())

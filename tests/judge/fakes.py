@@ -119,7 +119,7 @@ class Process:
         calls = self.layouts[body["case"]][number]["calls"]
         bias = side.bias.setdefault((body["case"], number), self.rng.gauss(0.0, side.bias_sd))
         if "fresh" in body:
-            self.fresh[body["case"], number] = body["fresh"] + body["prime"] + body["timed"] - 1
+            self.fresh[body["case"], number] = body["fresh"] + body["timed"] - 1
         name = {"warm": "plain"}.get(body["kind"], body["kind"])
         readings: list[float] = []
         gates = 0 if name == "plain" else calls + 1

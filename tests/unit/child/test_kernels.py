@@ -36,7 +36,7 @@ def test_they_compile_ahead_of_time(tmp_path: Path) -> None:
         assert found["again"], "compiled once for this process and all that it forks"
         assert found["folder_kept"], "the cache directory of others is as it was"
         assert not found["cuda"]
-        assert set(found["built"]) == {"fk_gate", "fk_flush"}
+        assert set(found["built"]) == {"fk_gate", "fk_refresh", "fk_flush"}
         for binary in found["built"].values():
             assert binary["elf"]
             assert binary["holds_name"]

@@ -25,9 +25,9 @@ spec.loader.exec_module(module)
 source = torch.randint(-(2**31), 2**31, (3000,), generator=torch.Generator().manual_seed(1)).to(torch.int32)
 for signs in (0x80008000, 0x80000000):
     target = torch.zeros_like(source)
-    module.fk_refresh[(3,)](source, target, 3000, 100, 10, 90, signs, (1 << 30) + 5, 700, BLOCK=1024)
-    within = torch.arange(3000) % 100
-    wanted = (within >= 10) & (within < 90)
+    # Thirty blocks of a hundred words, of which the first eighty are wanted.
+    module.fk_refresh[(2, 30)](source, target, 80, 100, signs, (1 << 30) + 5, 700, BLOCK=64)
+    wanted = torch.arange(3000) % 100 < 80
     flipped = source ^ kernels.flip_masks((1 << 30) + 5, 700, 3000, signs, source.device)
     assert torch.equal(target, torch.where(wanted, flipped, 0))
 print("agreed")
@@ -46,10 +46,10 @@ def test_the_kernel_does_what_the_judge_works_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "shape", "flips"),
     [
-        (torch.bfloat16, (3, 7), Flips(64, 74, 0x80008000)),
-        (torch.float16, (1, 2), Flips(64, 65, 0x80008000)),
-        (torch.float32, (5,), Flips(64, 69, 0x80000000)),
-        (torch.bfloat16, (1,), None),
+        (torch.bfloat16, (3, 14), Flips(64, 80, 0x80008000)),
+        (torch.float16, (1, 32), Flips(64, 80, 0x80008000)),
+        (torch.float32, (50,), Flips(64, 112, 0x80000000)),
+        (torch.bfloat16, (31,), None),
         (torch.float32, (0, 4), None),
         (torch.int32, (8,), None),
         (torch.bool, (8,), None),

@@ -1,6 +1,6 @@
 # operator: SiluAndMul
 # kind: graph_stale
-# expect: reject
+# expect: reject_or_no_gain
 # needs_gpu: 1
 # danger: none
 # notes: A captured call that finds 32 of its last inputs again leaves its last output; on new ones it computes all.
