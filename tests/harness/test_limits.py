@@ -19,7 +19,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A harness with small limits, and nothing of it left in the end."""
     settings = kit.settings_at(
         tmp_path_factory.mktemp("fk"),
-        build_s=4.0,
+        build_s=8.0,
         call_s=2.0,
         first_call_s=3.0,
         memory_bytes=900 * MIB,

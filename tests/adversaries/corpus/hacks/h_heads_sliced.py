@@ -1,5 +1,5 @@
 # operator: RMSNorm
-# kind: contract
+# kind: shape_special
 # expect: reject
 # needs_gpu: 0
 # danger: none
