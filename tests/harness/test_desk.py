@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -288,3 +290,63 @@ def test_a_broken_device_is_the_machines_fault(shared: Harness, monkeypatch: pyt
     assert report.outcome.value == "GPU_FAULT"
     assert report.blame == "machine"
     assert kit.lease_is_free(shared.settings)
+
+
+# -- giving a device back ----------------------------------------------------------------------------------------------
+
+
+def unstarted(settings: Settings, device: Device) -> Desk:
+    def no_run() -> Any:
+        raise AssertionError("nothing is to be started")
+
+    return Desk(settings, device, no_run)
+
+
+def held_until(desk: Desk, wait: Callable[[], object]) -> contextlib.ExitStack:
+    """A job's turn, and something in front of it that takes a while to give back."""
+    held = contextlib.ExitStack()
+    held.enter_context(desk.turn())
+    held.callback(wait)
+    return held
+
+
+def test_a_gpu_is_given_back_behind_the_report(settings: Settings) -> None:
+    """The next job has its turn only then, and who closes the desk waits for it."""
+    desk, gone = unstarted(settings, GPU), threading.Event()
+    desk.give_back(held_until(desk, lambda: gone.wait(20.0)))
+    with pytest.raises(LeaseTimeout), desk._turns.turn(timeout_s=0.1):
+        pass
+    threading.Timer(0.3, gone.set).start()
+    desk.close()
+    assert gone.is_set()
+    with desk._turns.turn(timeout_s=0.0):
+        pass
+
+
+def test_a_cpu_is_given_back_at_once(settings: Settings) -> None:
+    desk, who = unstarted(settings, Device(kind="cpu", uuid="cpu")), list[threading.Thread]()
+    desk.give_back(held_until(desk, lambda: who.append(threading.current_thread())))
+    assert who == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_what_fails_while_a_gpu_is_given_back_keeps_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, threads: bool
+) -> None:
+    """Nor does a machine that has no thread left."""
+    desk = unstarted(settings, GPU)
+
+    def fails() -> None:
+        raise OSError("planted")
+
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    if not threads:
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+    desk.give_back(held_until(desk, fails))
+    assert desk._turns.idle_within(5.0)
+    for thread in threading.enumerate():
+        if thread.name == "fk-give-back":
+            thread.join(5.0)
+    assert "planted" in caplog.text
