@@ -48,6 +48,7 @@ _size = torch._C.TensorBase.size
 _dtype = torch._C.TensorBase.dtype.__get__
 _device = torch._C.TensorBase.device.__get__
 _detach, _is_contiguous = torch._C.TensorBase.detach, torch._C.TensorBase.is_contiguous
+_is_inference = torch._C.TensorBase.is_inference
 _no_grad = torch.no_grad
 _Module, _Parameter = torch.nn.Module, torch.nn.Parameter
 _parameters, _buffers = torch.nn.Module.parameters, torch.nn.Module.buffers
@@ -72,7 +73,7 @@ class Runner:
         self._large: list[int] = []
         self.copies: dict[str, list[Forward]] = {}
         self.origins: list[Tensor] = []
-        """The memory in which the weights of copies were made: a module may know its address, wherever they are now."""
+        """Memory in which weights of copies have lain: a module may know the address, wherever they are now."""
         self.timers: dict[str, CaseTimer] = {}
         self.eager: dict[str, EagerCase] = {}
         self._clock: DeviceClock | None = None
@@ -273,10 +274,10 @@ class Runner:
         with torch.cuda.device(self.device), _no_grad():
             # Every copy: what a module makes in its first call must not lie in the memory of one graph.
             self._call_each(copies, arena, place, arguments)
+            weights = movable_weights(copies)
+            self.origins += map(_detach, weights)
             timer = CaseTimer(
-                *(self.clock, arena, place, arguments, copies),
-                weights=movable_weights(copies),
-                sampled=tuple(body["sampled"]),
+                *(self.clock, arena, place, arguments, copies), weights=weights, sampled=tuple(body["sampled"])
             )
             self.timers[body["case"]] = timer
             try:
@@ -338,7 +339,6 @@ class Runner:
             # A gap of another size before each, so that they do not lie in one row of memory.
             gaps.append(torch.empty(random.randrange(1, 64) * 512, dtype=torch.uint8, device=self.device))
             kept.append(self._build(recipe))
-            self.origins += [_detach(weight) for weight in movable_weights(kept[-1:])]
         return kept[:count]
 
     def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -423,8 +423,8 @@ def _holds_tensors(forward: Forward) -> bool:
     return not isinstance(forward, _Module) or bool([*_parameters(forward), *_buffers(forward)])
 
 
-def movable_weights(copies: list[Forward]) -> list[Tensor]:
-    """Parameters and buffers of modules that can be moved: plain ones on a GPU, each once."""
+def movable_weights(copies: list[Forward], device: str = "cuda") -> list[Tensor]:
+    """Parameters and buffers of modules that can be moved: plain ones on a device of this type, each once."""
     found: dict[int, Tensor] = {}
     for forward in copies:
         if isinstance(forward, FunctionModule):
@@ -435,7 +435,9 @@ def movable_weights(copies: list[Forward]) -> list[Tensor]:
             held = []
         for weight in held:
             plain = type(weight) in (Tensor, _Parameter) and plain_tensor(_detach(weight)) is None
-            if plain and _device(weight).type == "cuda" and _is_contiguous(weight) and prod(_size(weight)):
+            # What was made in inference mode is of no use any more where its memory is set from outside.
+            plain = plain and _is_contiguous(weight) and not _is_inference(weight)
+            if plain and _device(weight).type == device and prod(_size(weight)):
                 found.setdefault(_address(weight), weight)
     return list(found.values())
 
