@@ -242,23 +242,19 @@ class Side:
 def gated(side: Side, case: int, layout: int, prime=1, timed=2):
     t = time.perf_counter()
     r = side.ask(do="turn", case=case, layout=layout, kind="full", prime=prime, timed=timed)
-    wall = (time.perf_counter() - t) * 1e6
+    over = (time.perf_counter() - t) * 1e6 - (prime + timed) * statistics.median(r["full_us"])
     gate = side.ask(do="turn", case=case, layout=layout, kind="gate", prime=prime, timed=timed)
-    return (
-        (statistics.median(r["full_us"]) - statistics.median(gate["gate_us"])) / r["calls"],
-        wall - r["span_us"],
-        r["span_us"],
-    )
+    return (statistics.median(r["full_us"]) - statistics.median(gate["gate_us"])) / r["calls"], over
 
 
 def full(side: Side, case: int, layout: int, prime=1, timed=2):
     r = side.ask(do="turn", case=case, layout=layout, kind="full", prime=prime, timed=timed)
-    return statistics.median(r["full_us"]) / r["calls"], 0, r["span_us"]
+    return statistics.median(r["full_us"]) / r["calls"], 0
 
 
 def plain(side: Side, case: int, layout: int, prime=1, timed=2):
     r = side.ask(do="turn", case=case, layout=layout, kind="plain", prime=prime, timed=timed)
-    return statistics.median(r["plain_us"]) / r["calls"], 0, r["span_us"]
+    return statistics.median(r["plain_us"]) / r["calls"], 0
 
 
 def compare(a: Side, b: Side, case: int, layouts: int, per: int, how=gated, prime=1, timed=2):
@@ -270,7 +266,7 @@ def compare(a: Side, b: Side, case: int, layouts: int, per: int, how=gated, prim
             order = "abba" if random.random() < 0.5 else "baab"
             va, vb = [], []
             for side in order:
-                value, over, _ = how(a if side == "a" else b, case, layout if side == "a" else other, prime, timed)
+                value, over = how(a if side == "a" else b, case, layout if side == "a" else other, prime, timed)
                 (va if side == "a" else vb).append(value)
                 (over_a if side == "a" else over_b).append(over)
             ta += va

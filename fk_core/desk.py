@@ -209,7 +209,8 @@ class Desk:
                 log.exception("what a job held was not given back in order")
 
         try:
-            threading.Thread(target=end, name="fk-give-back").start()
+            # Not a daemon, though the thread that asks may be one: the interpreter waits for it.
+            threading.Thread(target=end, name="fk-give-back", daemon=False).start()
         except RuntimeError:  # no thread is to be had
             end()
 
@@ -233,6 +234,8 @@ class Desk:
             return
         log.warning("%s: %s; zygote and judge are started anew", self.device.uuid, why)
         with self._starting:
+            if self.closing.is_set():
+                return
             try:
                 self._stop()
                 self._start()

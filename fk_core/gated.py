@@ -65,8 +65,17 @@ class _Round:
 class GatedTimer:
     """Times one prepared case."""
 
-    def __init__(self, trial: Trial, judge: JudgeSession, t: Timing, floor: float, p: Prepared) -> None:
-        self.trial, self.judge, self.t, self.floor, self.p = trial, judge, t, floor, p
+    def __init__(
+        self,
+        trial: Trial,
+        judge: JudgeSession,
+        t: Timing,
+        floor: float,
+        p: Prepared,
+        look: Callable[[Prepared, int, int], None],
+    ) -> None:
+        """``look`` at what a layout's last timed replay left, and what its inputs followed from: ``Audits.look``."""
+        self.trial, self.judge, self.t, self.floor, self.p, self.look = trial, judge, t, floor, p, look
         self.random = trial.random
         self._gates: list[float] = []
         """Readings of the gates alone, of the rounds at hand."""
@@ -85,8 +94,20 @@ class GatedTimer:
             timing.notes.append(f"the clock outside saw {gap:.2f} us a call more than the first rounds: taken again")
             rounds = self._rounds(self._pair)
             gap = _gap_us(rounds, self.gate, self.t)
+        self._look()
         self._conclude(timing, rounds, gap)
         timing.plain = self._plain()
+
+    def _look(self) -> None:
+        """One more turn of the candidate, like all others; what its last batch left is judged later.
+
+        Of one batch or two, so that none of a turn is always safe, and before anything else is replayed, which would
+        tell that no timed turn follows.
+        """
+        layout, fresh = self.random.randrange(len(self.p.layouts)), self.random.getrandbits(30)
+        timed = self.random.randint(1, TIMED)
+        self._ask("candidate", layout, timed, fresh)
+        self.look(self.p, layout, fresh + timed - 1)
 
     @property
     def gate(self) -> float:
@@ -153,19 +174,23 @@ class GatedTimer:
         whole = _Turn(statistics.fmean(more), calls, PRIME + long, more_us)
         return _Turn(statistics.fmean(some + more), calls, long - short, more_us - less_us, whole)
 
-    def _ask(self, side: str, layout: int, timed: int) -> tuple[list[float], float]:
-        """The readings of one turn of gates and calls, and how long this process's clock saw it last."""
-        fresh = self.random.getrandbits(30)
+    def _ask(self, side: str, layout: int, timed: int, fresh: int | None = None) -> tuple[list[float], float]:
+        """The readings of one turn of gates and calls, and how long this process's clock saw it last.
+
+        ``fresh``: what its inputs follow from; drawn where it is None.
+        """
+        fresh = self.random.getrandbits(30) if fresh is None else fresh
         body = turn_order(self.p, layout, "full", timed) | {"fresh": fresh}
         began = time.perf_counter()
         if side == "candidate":
-            self.p.fresh[layout] = fresh + timed - 1
             turn = self.trial.ask(body, FullTurn)
         else:
             turn = FullTurn.model_validate(self.judge.ask(**body).body)
         wall_us = (time.perf_counter() - began) * 1e6
-        if len(turn.full_us) != timed:
-            raise forged("a turn answered with another number of readings than were asked", self.p.timing.case.id)
+        if len(turn.full_us) != timed or turn.calls != self.p.layouts[layout].calls:
+            raise forged(
+                "a turn answered with another number of readings or calls than was asked", self.p.timing.case.id
+            )
         return turn.full_us, wall_us
 
     def _gate(self) -> float:
@@ -215,8 +240,8 @@ class GatedTimer:
                     turn = self.trial.ask(body, PlainTurn)
                 else:
                     turn = PlainTurn.model_validate(self.judge.ask(**body).body)
-                if len(turn.plain_us) != TIMED:
-                    raise forged("a turn answered with another number of readings than were asked", case)
+                if len(turn.plain_us) != TIMED or turn.calls != p.layouts[pair[side]].calls:
+                    raise forged("a turn answered with another number of readings or calls than was asked", case)
                 values[side].append(statistics.fmean(turn.plain_us) / p.layouts[pair[side]].calls)
             rounds.append((n, math.log(statistics.fmean(values["baseline"]) / statistics.fmean(values["candidate"]))))
         return stopping.estimate(rounds, trim=0.0)

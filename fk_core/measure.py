@@ -257,7 +257,7 @@ class Stopwatch:
         self.trial.check()
 
         def gated(p: Prepared) -> None:
-            GatedTimer(self.trial, self.judge, self.t, self.floor, p).run()
+            GatedTimer(self.trial, self.judge, self.t, self.floor, p, self.audits.look).run()
 
         how = gated if p.layouts and p.graph_baseline else self._time_eager
         how(p)

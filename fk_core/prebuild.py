@@ -124,6 +124,8 @@ class Prebuild:
 
     def _build_in(self, scratch: Path) -> None:
         with self._launching:
+            if self._stop.is_set():
+                return
             child = self.desk.builder(self.source, scratch)
         with self._changed:
             self._children.append(child)

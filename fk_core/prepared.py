@@ -27,8 +27,6 @@ class Prepared:
     layouts: list[LayoutClaim] = field(default_factory=list)
     """What both sides captured, as the baseline says it; empty where the case is timed eagerly."""
     graph_baseline: bool = False
-    fresh: dict[int, int] = field(default_factory=dict)
-    """Layouts that the candidate has replayed in timed turns, and what the inputs of the last replay followed from."""
 
 
 def turn_order(p: Prepared, layout: int, kind: str, timed: int = TIMED) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from fk_core.child.calls import Call, make_call, output_layout, state_shapes
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.fill import Fill
 from fk_core.child.formulas import evaluate
-from fk_core.child.refresh import refreshed
+from fk_core.child.refresh import refreshed, source_of
 from fk_core.child.runner import arguments_of, timing_arena
-from fk_core.child.timing import MOVED_BYTES, Place
+from fk_core.child.timing import Place
 
 if TYPE_CHECKING:
     from fk_core.child.judge import Job
@@ -33,7 +33,7 @@ SUSPECTS = 3
 """Calls of a replay that differ from the baseline and are judged by the oracle."""
 _MEMORY_SHARE = 0.2
 _WEIGHT_COPIES = 1.5
-"""For each call of a batch."""
+"""For each call of a batch, where weights stay where they are."""
 
 
 class TimingDesk:
@@ -64,7 +64,7 @@ class TimingDesk:
         if do == "release":
             return self.release(body["case"], body["side"], body["slots"])
         if do == "audit_take":
-            return self.audit_take(body["case"], body["whole"])
+            return self.audit_take(body)
         if do == "audit":
             return self.audit(body)
         if do == "audit_loop":
@@ -129,7 +129,7 @@ class TimingDesk:
             "do": "time",
             "case": case_id,
             "key": key,
-            "copies": self._copies(call, calls),
+            "copies": {"moved": calls, "unmoved": math.ceil(_WEIGHT_COPIES * calls)},
             "arguments": arguments,
             "pristine": 0,
             "block": block,
@@ -158,20 +158,12 @@ class TimingDesk:
         assert self.ceilings.bandwidth
         guess_us = max(1.5, self._bytes(call) / self.ceilings.bandwidth * 1e6)
         free, _ = torch.cuda.mem_get_info(self.device)
+        weights = sum(prod(shape) for shape in state_shapes(self.job.task, call).values()) * call.dtype.itemsize
         # In each of two processes: pristine inputs and results; in each layout the same, slots and outputs; and weight
         # copies.
-        each = block + results + layouts * (2 * block + 2 * results) + _WEIGHT_COPIES * self._weight_bytes(call)
+        each = block + results + layouts * (2 * block + 2 * results) + _WEIGHT_COPIES * weights
         fits = int(free * _MEMORY_SHARE / max(1, each))
         return max(2, min(most, math.ceil(batch_us / guess_us), max(2, fits)))
-
-    def _copies(self, call: Call, calls: int) -> int:
-        """Modules for a batch of calls. More than calls where their weights can't be moved from layout to layout: each
-        layout picks its own, so that the addresses change, too."""
-        moved = calls * self._weight_bytes(call) <= MOVED_BYTES
-        return calls if moved else math.ceil(_WEIGHT_COPIES * calls)
-
-    def _weight_bytes(self, call: Call) -> int:
-        return sum(prod(shape) for shape in state_shapes(self.job.task, call).values()) * call.dtype.itemsize
 
     def _bytes(self, call: Call) -> float:
         form = self.job.task["entries"][call.entry]["forms"][call.form]
@@ -245,17 +237,22 @@ class TimingDesk:
         self._settle(len(arenas) * place.calls * (place.block + results["block"]))
         return {}
 
-    def audit_take(self, case_id: str, whole: int | None) -> dict[str, Any]:
+    def audit_take(self, body: dict[str, Any]) -> dict[str, Any]:
         """Copy what a replay of the candidate's left, before its code runs again: the gates' samples, and all that the
-        call of slot ``whole`` returned, if any. Copies are judged in the order in which they were taken.
+        call of slot ``whole`` returned. Copies are judged in the order in which they were taken.
+
+        ``fresh``, where it was a timed replay: what its inputs followed from. The baseline replays the same at once.
         """
-        case = self.cases[case_id]
-        dtypes = [dtype for _, dtype in output_layout(self.job.task, case["call"]).values()]
-        sampled = [
-            _samples(case["theirs"], case["place"], n, dtype).clone() for n, dtype in enumerate((dtypes * 2)[:2])
-        ]
-        left = None if whole is None else self._left(case, whole)
-        case["taken"].append({"whole": whole, "sampled": sampled, "left": left, "fill": case["fill"]})
+        case = self.cases[body["case"]]
+        taken = {"whole": body["whole"], "left": self._left(case, body["whole"]), "fill": case["fill"], "fresh": None}
+        taken["sampled"] = self._sampled(case, "theirs")
+        if "fresh" in body:
+            one = {"case": body["case"], "layout": body["layout"]}
+            turn = {"kind": "full", "prime": 0, "timed": 1, "fresh": body["fresh"]}
+            self.job.runner.do_turn(one | turn, [])
+            self.job.runner.do_samples(one, [])
+            taken |= {"fresh": body["fresh"], "beside": self._sampled(case, "ours")}
+        case["taken"].append(taken)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {}
@@ -268,23 +265,28 @@ class TimingDesk:
         layout calls its slots.
         """
         case = self.cases[body["case"]]
-        taken = case["taken"].pop(0)
-        if "fresh" in body:
-            return self._timed(case, body, taken)
-        standard, fill, slot = self.job.standard, taken["fill"], taken["whole"]
-        found = standard.first_wrong(case["call"], case["key"], fill.slot(slot), taken["left"])
+        taken, order = case["taken"].pop(0), body["slots"]
+        standard, slot = self.job.standard, taken["whole"]
+        captured = self.job.runner.timers[body["case"]].layouts[body["layout"]].order
+        if order != captured:
+            return {"wrong": len(captured), "checked": len(captured)}
+        found = standard.first_wrong(case["call"], case["key"], self._given(case, taken, order, slot), taken["left"])
         if found is not None:
             return {"wrong": 1, "checked": 1, **self._said(found)}
-        call, place = case["call"], case["place"]
-        order = self.job.runner.timers[body["case"]].layouts[body["layout"]].order
-        if order != body["slots"]:
-            return {"wrong": len(order), "checked": len(order)}
-        turn = {"case": body["case"], "layout": body["layout"], "kind": "full", "prime": 0, "timed": 1, "fill": True}
-        self.job.runner.do_turn(turn, [])
-        dtypes = [dtype for _, dtype in output_layout(self.job.task, call).values()]
-        apart = torch.zeros(place.calls, dtype=torch.float64)
-        for number, dtype in enumerate((dtypes * 2)[:2]):
-            apart += _share_apart(taken["sampled"][number], _samples(case["ours"], place, number, dtype))
+        if taken["fresh"] is None:
+            turn = {
+                "case": body["case"],
+                "layout": body["layout"],
+                "kind": "full",
+                "prime": 0,
+                "timed": 1,
+                "fill": True,
+            }
+            self.job.runner.do_turn(turn, [])
+            taken["beside"] = self._sampled(case, "ours")
+        apart = torch.zeros(case["place"].calls, dtype=torch.float64)
+        for theirs, ours in zip(taken["sampled"], taken["beside"], strict=True):
+            apart += _share_apart(theirs, ours)
         # Behind gate n stands call n - 1; the last call is sampled into the row of the first gate.
         suspects = sorted((n for n in range(len(order)) if apart[order[n]] > 0), key=lambda n: -apart[order[n]])
         looked = suspects[:SUSPECTS]
@@ -295,31 +297,29 @@ class TimingDesk:
             **(self._said(judged[0]) if judged else {}),
         }
 
-    def _timed(self, case: dict[str, Any], body: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
-        """What the oracle calls wrong behind some ``gates`` of a replay that was timed, on the inputs that it had."""
-        order, gates = body["slots"], body["gates"]
-        judged = [self._wrong(case, order, n, body["sample_seed"], taken, fresh=body["fresh"]) for n in gates]
-        wrong = [found for found in judged if found is not None]
-        return {"wrong": len(wrong), "checked": len(gates), **(self._said(wrong[0]) if wrong else {})}
+    def _sampled(self, case: dict[str, Any], side: str) -> list[Tensor]:
+        """Copies of what the gates of either side have sampled of the first two outputs, or of the only one twice."""
+        dtypes = [dtype for _, dtype in output_layout(self.job.task, case["call"]).values()]
+        return [_samples(case[side], case["place"], n, dtype).clone() for n, dtype in enumerate((dtypes * 2)[:2])]
+
+    def _given(self, case: dict[str, Any], taken: dict[str, Any], order: list[int], slot: int) -> dict[str, Tensor]:
+        """The arguments that a slot held in a replay."""
+        fill, fresh = taken["fill"], taken["fresh"]
+        if fresh is None:
+            return dict(fill.slot(slot))
+        values = fill.slot(source_of(slot, len(order), fresh))
+        return refreshed(values, arguments_of(case["order"]), case["place"].block, slot, fresh)
 
     def _said(self, found: compare.Judgement) -> dict[str, Any]:
         """What the parent is told of an output that is wrong, for the report."""
         return {"output": found.name, "judgement": found.as_dict(), "limit": self.job.task["tolerance"]["limit"]}
 
     def _wrong(
-        self,
-        case: dict[str, Any],
-        order: list[int],
-        n: int,
-        sample_seed: int,
-        taken: dict[str, Any],
-        fresh: int | None = None,
+        self, case: dict[str, Any], order: list[int], n: int, sample_seed: int, taken: dict[str, Any]
     ) -> compare.Judgement | None:
-        """What the oracle calls wrong of the samples behind gate ``n``; ``fresh`` as the replay had it."""
+        """What the oracle, too, calls wrong of the samples behind gate ``n``."""
         call, gate = case["call"], order[n]
-        standard, given, sampled = self.job.standard, taken["fill"].slot(order[n - 1]), taken["sampled"]
-        if fresh is not None:
-            given = refreshed(given, arguments_of(case["order"]), case["place"].block, order[n - 1], fresh)
+        standard, given, sampled = self.job.standard, self._given(case, taken, order, order[n - 1]), taken["sampled"]
         expected, rules = standard.references(call, case["key"], given), standard.rules(call, generic=False)
         names = list(output_layout(self.job.task, call).items())
         for number, (name, (shape, dtype)) in enumerate((names * 2)[:2]):

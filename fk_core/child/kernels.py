@@ -52,19 +52,21 @@ def fk_gate(pristine, x, words, y0, y1, words0, words1, seed, out, BLOCK: tl.con
 
 
 @triton.jit
-def fk_refresh(source, target, count, block, signs, seed, start, BLOCK: tl.constexpr):
-    """Copy the first ``count`` words of each block, some of their ``signs`` flipped by a hash of place and seed.
+def fk_refresh(source, target, count, block, signs, seed, start, rows, shift, BLOCK: tl.constexpr):
+    """Copy the first ``count`` words of each of ``rows`` blocks to the one ``shift`` before it, around the end, with
+    some of their ``signs`` flipped by a hash of place and seed.
 
     ``count`` and ``block`` are multiples of 16.
     """
     within = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.program_id(1).to(tl.int64) * block + within
+    row = tl.program_id(1).to(tl.int64)
+    at = row * block + within
     mixed = (start + at).to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32) + seed.to(tl.uint32)
     mixed = (mixed ^ (mixed >> 15)) * tl.full((), 0x2C1B3C6D, tl.uint32)
     mixed = (mixed ^ (mixed >> 12)) * tl.full((), 0x297A2D39, tl.uint32)
     mixed = (mixed ^ (mixed >> 15)) & signs.to(tl.uint32)
     wanted = within < count
-    value = tl.load(source + at, mask=wanted, other=0)
+    value = tl.load(source + (row + shift) % rows * block + within, mask=wanted, other=0)
     tl.store(target + at, value ^ mixed.to(tl.int32, bitcast=True), mask=wanted)
 
 
@@ -139,7 +141,7 @@ def prepare(capability: int) -> dict[str, Binary]:
                 (
                     "fk_refresh",
                     {"source": "*i32", "target": "*i32"}
-                    | dict.fromkeys(("count", "block", "signs", "seed", "start"), "i64")
+                    | dict.fromkeys(("count", "block", "signs", "seed", "start", "rows", "shift"), "i64")
                     | {"BLOCK": "constexpr"},
                     {"BLOCK": REFRESH_WORDS},
                     {(0,): aligned, (1,): aligned, (2,): aligned, (3,): aligned},

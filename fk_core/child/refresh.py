@@ -1,8 +1,9 @@
-"""New values for the slots of a timed case before every replay: signs flipped by a hash of place and seed.
+"""Other values for the slots of a timed case before every timed replay: those of another slot, some signs flipped.
 
 A captured kernel can look at a few of its inputs, find those of the last replay, and leave the output of then where it
-is. New inputs make that output wrong, and what the last replay left is looked at. Signs are enough, as they change what
-every operator gives, and cost next to nothing; integers stay as they are.
+is. Other inputs make that output wrong, and what the last replay left is looked at. Both cost next to nothing: slots
+trade places, so that whatever a kernel keeps of a slot's values is another slot's, and signs follow from a hash of
+place and seed, so that no slot has had the very same values. Integers are traded only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Flips:
+class Region:
     """Words of each block, from ``first`` to before ``end``, in which the bits ``signs`` may be flipped."""
 
     first: int
@@ -39,26 +40,36 @@ class Flips:
     signs: int
 
 
-def flips_of(argument: Argument) -> Flips | None:
-    """None where nothing may be flipped. What is beyond a multiple of 16 words stays: the kernel moves several."""
-    words = prod(argument.shape) * argument.dtype.itemsize // 64 * 16
-    if argument.dtype not in SIGNS or not words:
-        return None
-    first = argument.offset // 4
-    return Flips(first, first + words, SIGNS[argument.dtype])
+def regions_of(argument: Argument) -> list[Region]:
+    """Where an argument's values lie: what may be flipped, then what may not.
+
+    Both are multiples of 16 words, as the kernel moves several at a time: signs of the last few values stay, and a part
+    of the gap behind them is moved along.
+    """
+    size = prod(argument.shape) * argument.dtype.itemsize
+    first, signs = argument.offset // 4, SIGNS.get(argument.dtype, 0)
+    middle = first + (size // 64 * 16 if signs else 0)
+    regions = [Region(first, middle, signs), Region(middle, first + -(-size // 64) * 16, 0)]
+    return [region for region in regions if region.end > region.first]
+
+
+def source_of(slot: int, calls: int, seed: int) -> int:
+    """The slot whose values a slot has in a replay with ``seed``, of a layout with so many calls."""
+    return (slot + seed) % calls
 
 
 def refreshed(
     values: dict[str, Tensor], arguments: list[Argument], block: int, slot: int, seed: int
 ) -> dict[str, Tensor]:
-    """The arguments of a slot as a replay with ``seed`` had them. ``block``: bytes of a slot."""
+    """What :func:`source_of` a slot holds, as a replay with ``seed`` found it there. ``block``: bytes of a slot."""
     made = {}
     for argument in arguments:
-        given, flips = values[argument.name], flips_of(argument)
-        if flips is not None:
-            given = given.clone().contiguous()
-            count = flips.end - flips.first
-            raw = given.view(-1)[: count * 4 // argument.dtype.itemsize].view(torch.int32)
-            raw ^= flip_masks(seed, slot * block // 4 + flips.first, count, flips.signs, given.device)
+        given = values[argument.name]
+        for region in regions_of(argument):
+            if region.signs:
+                given = given.clone().contiguous()
+                count = region.end - region.first
+                raw = given.view(-1)[: count * 4 // argument.dtype.itemsize].view(torch.int32)
+                raw ^= flip_masks(seed, slot * block // 4 + region.first, count, region.signs, given.device)
         made[argument.name] = given
     return made

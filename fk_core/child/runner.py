@@ -51,7 +51,7 @@ _detach, _is_contiguous = torch._C.TensorBase.detach, torch._C.TensorBase.is_con
 _is_inference = torch._C.TensorBase.is_inference
 _no_grad = torch.no_grad
 _Module, _Parameter = torch.nn.Module, torch.nn.Parameter
-_parameters, _buffers = torch.nn.Module.parameters, torch.nn.Module.buffers
+_parameters, _buffers = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
 _synchronize = torch.cuda.synchronize
 
 
@@ -61,7 +61,7 @@ class Runner:
     # No instance dictionary: nobody gives this object methods of his own.
     __slots__ = (
         *("_clock", "_extents", "_large", "_libc", "_views"),
-        *("arenas", "build", "copies", "device", "eager", "kept", "modules", "origins", "timers"),
+        *("arenas", "build", "copies", "device", "eager", "kept", "modules", "origins", "timers", "unmoved"),
     )
 
     def __init__(self, device: torch.device, build: Build) -> None:
@@ -72,6 +72,8 @@ class Runner:
         self._extents: dict[int, list[tuple[int, int]]] = {}
         self._large: list[int] = []
         self.copies: dict[str, list[Forward]] = {}
+        self.unmoved: set[str] = set()
+        """Keys of modules that take notice of where their weights lie: see ``CaseTimer.moving_shows``."""
         self.origins: list[Tensor] = []
         """Memory in which weights of copies have lain: a module may know the address, wherever they are now."""
         self.timers: dict[str, CaseTimer] = {}
@@ -269,12 +271,13 @@ class Runner:
         if self.device.type == "cpu":
             self.do_eager(body, [])
             return {"capturable": False, "reason": "there is no GPU"}
-        copies = self._copies(body["key"], body["copies"])
+        key, several = body["key"], body["copies"]
+        copies, names = self._copies(key, several["moved"]), set(self.modules[key][0]["state"])
         arena, place, arguments = self._laid(body)
         with torch.cuda.device(self.device), _no_grad():
             # Every copy: what a module makes in its first call must not lie in the memory of one graph.
             self._call_each(copies, arena, place, arguments)
-            weights = movable_weights(copies)
+            weights = [] if key in self.unmoved else movable_weights(copies, names)
             self.origins += map(_detach, weights)
             timer = CaseTimer(
                 *(self.clock, arena, place, arguments, copies), weights=weights, sampled=tuple(body["sampled"])
@@ -285,7 +288,12 @@ class Runner:
             except NotCapturable as error:
                 return self._not_capturable(timer, error)
             if moving_shows:
-                self._call_each(copies, arena, place, arguments)
+                self.unmoved.add(key)
+                self.origins += timer.moved
+            if names and not timer.weights:
+                # More copies, of which each layout picks its own, so that the addresses change all the same.
+                timer.forwards = self._copies(key, several["unmoved"])
+                self._call_each(timer.forwards, arena, place, arguments)
         return self.do_layouts(body, [])
 
     def do_layouts(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -423,22 +431,26 @@ def _holds_tensors(forward: Forward) -> bool:
     return not isinstance(forward, _Module) or bool([*_parameters(forward), *_buffers(forward)])
 
 
-def movable_weights(copies: list[Forward], device: str = "cuda") -> list[Tensor]:
-    """Parameters and buffers of modules that can be moved: plain ones on a device of this type, each once."""
+def movable_weights(copies: list[Forward], names: set[str], device: str = "cuda") -> list[Tensor]:
+    """The weights that a task gives to modules, by their ``names``: plain ones on a device of this type, each once.
+    Those of two modules are moved apart, even if these have them in one memory.
+
+    Not other parameters and buffers: a module may have made views of its scratch memory.
+    """
     found: dict[int, Tensor] = {}
     for forward in copies:
         if isinstance(forward, FunctionModule):
-            held = list(forward.held.values())
+            held = list(forward.held.items())
         elif isinstance(forward, _Module):
-            held = [*_parameters(forward), *_buffers(forward)]
+            held = [*_parameters(forward, remove_duplicate=False), *_buffers(forward, remove_duplicate=False)]
         else:
             held = []
-        for weight in held:
+        for name, weight in held:
             plain = type(weight) in (Tensor, _Parameter) and plain_tensor(_detach(weight)) is None
             # What was made in inference mode is of no use any more where its memory is set from outside.
             plain = plain and _is_contiguous(weight) and not _is_inference(weight)
-            if plain and _device(weight).type == device and prod(_size(weight)):
-                found.setdefault(_address(weight), weight)
+            if name in names and plain and _device(weight).type == device and prod(_size(weight)):
+                found[id(weight)] = weight
     return list(found.values())
 
 

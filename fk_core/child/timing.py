@@ -32,7 +32,7 @@ import torch
 
 from fk_core.child import cudadrv, kernels
 from fk_core.child.arena import ALIGN, Arena
-from fk_core.child.refresh import Argument, flips_of
+from fk_core.child.refresh import Argument, regions_of, source_of
 
 Forward = Callable[..., Any]
 Sampled = tuple[int, int, int, int]
@@ -112,15 +112,14 @@ class DeviceClock:
             self.l2_bytes = int(getattr(props, "L2_cache_size", 0)) or 64 << 20
             self.gate, self.refresh, self.flush_kernel = (
                 kernels.Kernel(binaries[name], count)
-                for name, count in (("fk_gate", 9), ("fk_refresh", 7), ("fk_flush", 3))
+                for name, count in (("fk_gate", 9), ("fk_refresh", 9), ("fk_flush", 3))
             )
             factor = 2.5 if props.major >= 10 else 2.0
             self.flush_words = int(self.l2_bytes * factor) // 4 // kernels.FLUSH_WORDS * kernels.FLUSH_WORDS
             self.flush_buffer = torch.zeros(self.flush_words, dtype=torch.int32, device=device)
             self.sink = torch.zeros(64, dtype=torch.int32, device=device)
             self.stream = _Stream(device)
-            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(2 * _MOST_TIMED)]
-            self.span = (_Event(enable_timing=True), _Event(enable_timing=True))
+            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(_MOST_TIMED)]
 
     def flush(self, stream: int) -> None:
         self.flush_kernel.launch(
@@ -224,11 +223,12 @@ class CaseTimer:
         self.forwards, self.sampled = forwards, sampled
         self.layouts: list[Layout] = []
         self.gate_copies = 2 * place.block < clock.l2_bytes / 2
-        self.flips = [flips for a in arguments if (flips := flips_of(a))]
+        self.regions = [region for a in arguments for region in regions_of(a)]
         self.weights = weights or []
         if sum(w.nbytes for w in self.weights) > MOVED_BYTES:
             self.weights = []
-        self._moved: list[torch.Tensor] = []
+        self.moved: list[torch.Tensor] = []
+        """Memory of weights that no layout has."""
 
     def moving_shows(self) -> bool:
         """Whether a module takes notice of where its weights lie, as one does that keeps them packed by address.
@@ -247,11 +247,11 @@ class CaseTimer:
             return cudadrv.graph_content(graph.raw_cuda_graph()).nodes
 
         before = nodes()
-        self._moved.append(self._move_weights(random.Random(0)))
+        self.moved.append(self._move_weights(random.Random(0)))
         if nodes() == before:
             return False
         # What it packed in that capture was never computed: it has to see another address before it is called again.
-        self._moved.append(self._move_weights(random.Random(1)))
+        self.moved.append(self._move_weights(random.Random(1)))
         self.weights = []
         return True
 
@@ -403,28 +403,44 @@ class CaseTimer:
             layout.memory[start : start + p.block].copy_(given)
 
     def _refresh(self, layout: Layout, seed: int) -> None:
-        """Give all slots of a layout inputs that they have not had: those of the arena, with signs flipped."""
+        """Give all slots of a layout other inputs than they had: see ``fk_core.child.refresh``."""
         p, stream, launch = self.place, self.clock.stream.cuda_stream, self.clock.refresh.launch
         source, block = _address(self.arena) + p.pristine, p.block // 4
+        shift = source_of(0, layout.calls, seed)
+        # Of each part: where its values come from, where they go, its first slot, its slots, and by how many they move.
         if layout.pristine is not None:
-            parts = [(0, layout.pristine.data_ptr(), layout.calls)]
+            parts = [(source, layout.pristine.data_ptr(), 0, layout.calls, shift)]
         else:
-            parts = [(slot, layout.memory.data_ptr() + start, 1) for slot, start in enumerate(layout.starts)]
-        for flips in self.flips:
-            first, count = flips.first, flips.end - flips.first
+            memory = layout.memory.data_ptr()
+            parts = [
+                (source + source_of(slot, layout.calls, seed) * p.block, memory + start, slot, 1, 0)
+                for slot, start in enumerate(layout.starts)
+            ]
+        for region in self.regions:
+            first, count = region.first, region.end - region.first
             grid = -(-count // kernels.REFRESH_WORDS)
-            for slot, to, rows in parts:
-                at, start = source + slot * p.block + first * 4, slot * block + first
-                launch(grid, stream, at, to + first * 4, count, block, flips.signs, seed, start, rows=rows)
+            for at, to, slot, rows, by in parts:
+                what = (
+                    at + first * 4,
+                    to + first * 4,
+                    count,
+                    block,
+                    region.signs,
+                    seed,
+                    slot * block + first,
+                    rows,
+                    by,
+                )
+                launch(grid, stream, *what, rows=rows)
 
     def turn(
         self, index: int, kind: str, prime: int, timed: int, *, fill: bool = False, fresh: int | None = None
     ) -> dict[str, Any]:
         """Replay one layout; ``kind`` is ``full``, ``gate``, ``plain`` (all cold) or ``warm`` (the calls alone, the
         cache as it is). ``fill``: with the inputs that the arena holds by now, and so that the judge finds the samples.
-        ``fresh``: timed batch n begins on new inputs, which follow from those of the arena and ``fresh`` + n.
+        ``fresh``: timed batch n begins on other inputs, which follow from those of the arena and ``fresh`` + n.
 
-        Gives ``span_us`` of the whole turn and, per timed batch, ``full_us``, ``gate_us`` or ``plain_us``.
+        Gives, per timed batch, ``full_us``, ``gate_us`` or ``plain_us``, and how many ``calls`` a batch has.
         """
         layout, clock = self.layouts[index], self.clock
         if fill:
@@ -436,7 +452,6 @@ class CaseTimer:
         used: list[Any] = []
         spare = iter(clock.events)
         with torch.cuda.device(clock.device), torch.cuda.stream(stream):
-            _record(clock.span[0], stream)
             for batch in range(prime + timed):
                 if fresh is not None and batch >= prime:
                     self._refresh(layout, fresh + batch - prime)
@@ -450,14 +465,10 @@ class CaseTimer:
                     graph.replay()
                     _record(end, stream)
                     used.append((start, end))
-            _record(clock.span[1], stream)
             stream.synchronize()
         if fill:
             self.show_samples(index)
-        out: dict[str, Any] = {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used]}
-        out["span_us"] = _elapsed(*clock.span) * 1e3
-        out["calls"] = layout.calls
-        return out
+        return {f"{name}_us": [_elapsed(a, b) * 1e3 for a, b in used], "calls": layout.calls}
 
     def show_samples(self, index: int) -> None:
         """Let the judge see what the gates of the last replay of a layout have sampled."""

@@ -103,7 +103,6 @@ class TryClaim(Claim):
 
 class FullTurn(Claim):
     full_us: list[Micros] = Field(max_length=64)
-    span_us: Micros
     calls: int = Field(ge=1, le=4096)
 
 
@@ -111,13 +110,11 @@ class GateTurn(Claim):
     """Of the judge only."""
 
     gate_us: list[Micros] = Field(max_length=64)
-    span_us: Micros
     calls: int = Field(ge=1, le=4096)
 
 
 class PlainTurn(Claim):
     plain_us: list[Micros] = Field(max_length=64)
-    span_us: Micros
     calls: int = Field(ge=1, le=4096)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fk_core.child.arena import DeviceArena
 from fk_core.child.kernels import SAMPLES, positions
-from fk_core.child.refresh import Argument, refreshed
+from fk_core.child.refresh import Argument, refreshed, source_of
 from fk_core.child.runner import movable_weights
 from fk_core.child.timing import CaseTimer, DeviceClock, NotCapturable, Place, capture
 
@@ -114,7 +114,9 @@ def test_layouts_that_lie_elsewhere_compute_the_same(clock: DeviceClock, packs: 
     with torch.no_grad():
         for module in modules:
             module(torch.zeros(1, WIDTH, device="cuda").bfloat16())
-        timer = CaseTimer(clock, arena, place, [argument], list(modules), weights=movable_weights(list(modules)))
+        timer = CaseTimer(
+            clock, arena, place, [argument], list(modules), weights=movable_weights(list(modules), {"weight"})
+        )
         assert len(timer.weights) == len(modules)
         assert timer.moving_shows() is packs
         for module in modules:
@@ -166,7 +168,8 @@ def test_every_replay_has_inputs_of_its_own(clock: DeviceClock, rows: int) -> No
         assert torch.equal(arena.tensor(place.samples, (calls, 2, SAMPLES), torch.int32)[row, 0], wanted)
         timer.turn(0, "full", 1, 2, fresh=fresh)
         for call, slot in enumerate(timer.layouts[0].order):
-            given = refreshed({"x": base[slot]}, [argument], size, slot, fresh + 1)["x"]
+            source = source_of(slot, timer.layouts[0].calls, fresh + 1)
+            given = refreshed({"x": base[source]}, [argument], size, slot, fresh + 1)["x"]
             (output,) = timer.outputs_of_call(0, call)
             assert torch.equal(output, -given)
         seen.append(timer.outputs_of_call(0, 0)[0].clone())

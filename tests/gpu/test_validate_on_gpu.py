@@ -108,8 +108,27 @@ def test_device_memory_comes_back(harness: Harness) -> None:
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(harness.device().index or 0)
+
+    def used() -> int:
+        with harness.desk(harness.device()).turn():  # the device is given back behind the report
+            return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+
     submit(harness, corpus("honest/ok_rms_plain.py"))
-    before = pynvml.nvmlDeviceGetMemoryInfo(handle).used
+    before = used()
     for _ in range(3):
         submit(harness, corpus("honest/ok_rms_plain.py"))
-    assert pynvml.nvmlDeviceGetMemoryInfo(handle).used <= before + (256 << 20)
+    assert used() <= before + (256 << 20)
+
+
+def test_a_module_that_packs_its_weight_by_address_is_honest(harness: Harness) -> None:
+    """In each of several cases of one module: what an earlier one has captured is not packed anew for a later one."""
+    report = submit(harness, corpus("honest/ok_rms_packs_by_address.py"), cases="rms_norm/Llama-3.1-8B/*")
+    assert report.outcome is Outcome.PASSED, report.summary
+    assert report.speed.mode == "gate nodes"
+
+
+@pytest.mark.parametrize("name", ["h_replay_memo", "h_replay_memo_unsigned", "h_replay_memo_first"])
+def test_outputs_of_another_replay_gain_nothing(harness: Harness, name: str) -> None:
+    report = submit(harness, corpus(f"hacks/{name}.py"), "silu_and_mul", "silu_and_mul/Llama-3.1-8B/tp1/*")
+    ratio = report.speed.speedup
+    assert report.outcome is Outcome.TAMPERED or (ratio is not None and ratio < 1.0), report.summary

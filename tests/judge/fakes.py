@@ -123,15 +123,15 @@ class Process:
         name = {"warm": "plain"}.get(body["kind"], body["kind"])
         readings: list[float] = []
         gates = 0 if name == "plain" else calls + 1
-        span = 0.0
+        ran_us = 0.0
         for batch in range(body["prime"] + body["timed"]):
             op = side.us * (1 + bias + self.rng.gauss(0.0, side.round_sd))
             took = gates * side.gate_us + (0.0 if name == "gate" else calls * op)
-            span += took + FLUSH_US
+            ran_us += took + FLUSH_US
             if batch >= body["prime"]:
                 readings.append(took)
-        self.clock.advance(span + PIPE_US * (1 + self.rng.gauss(0.0, 0.05)))
-        return {f"{name}_us": readings, "span_us": span, "calls": calls}
+        self.clock.advance(ran_us + PIPE_US * (1 + self.rng.gauss(0.0, 0.05)))
+        return {f"{name}_us": readings, "calls": calls}
 
     def loop(self, body: dict[str, Any]) -> None:
         noise = 1 + self.rng.gauss(0.0, 0.003)
@@ -227,8 +227,8 @@ class FakeJudge:
         self.calls = CALLS
         self.given_fds: list[int] = []
         self.wrong_fresh = 0
-        self.replayed: dict[str, list[int | None]] = {}
-        """Slots whose outputs were taken, by case; None where only samples were."""
+        self.taken: dict[str, list[dict[str, Any]]] = {}
+        """What the judge was told to copy, by case, and has not judged."""
 
     def ask(self, do: str, *, fds: tuple[int, ...] = (), **body: Any) -> Frame:
         self.process.asked.append({"do": do, **body})
@@ -257,13 +257,12 @@ class FakeJudge:
             self.wrong_loop = (after - 1, what)
             return {"wrong": what if after <= 0 else "", "name": "y"}, []
         if do == "audit_take":
-            self.replayed.setdefault(body["case"], []).append(body["whole"])
+            if "fresh" in body:
+                assert body["fresh"] == self.shown[body["case"], body["layout"]], "what was replayed last is looked at"
+            self.taken.setdefault(body["case"], []).append(body)
         if do == "audit":
-            whole = self.replayed[body["case"]].pop(0)
-            assert (whole is None) is ("fresh" in body)
-            if whole is None:
-                assert body["fresh"] == self.shown[body["case"], body["layout"]]
-                return {"wrong": self.wrong_fresh, "checked": len(body["gates"])}, []
+            if "fresh" in self.taken[body["case"]].pop(0):
+                return {"wrong": self.wrong_fresh, "checked": 4}, []
             self.wrong_after -= 1
             found = self.wrong if self.wrong_after < 0 else 0
             if body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
@@ -332,5 +331,5 @@ class Bench:
         self.stopwatch.capture(lambda: False)
         found = self.stopwatch.all_cases(self.lease)  # type: ignore[arg-type]
         self.stopwatch.audits.judge_all()
-        assert not any(self.judge.replayed.values()), "no replay is forgotten"
+        assert not any(self.judge.taken.values()), "no replay is forgotten"
         return found

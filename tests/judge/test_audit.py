@@ -15,7 +15,7 @@ from fk_core.audits import _stale
 from fk_core.child.arena import Arena
 from fk_core.child.eager_ops import EAGER
 from fk_core.child.kernels import SAMPLES, positions
-from fk_core.child.refresh import refreshed
+from fk_core.child.refresh import refreshed, source_of
 from fk_core.child.runner import Runner, arguments_of
 from tests.judge.court import CATALOG, Court, Forward, case_of
 
@@ -42,7 +42,11 @@ class Replaying:
         return getattr(self.runner, name)
 
     def do_turn(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        return self.by_hand.replay("ours", self.by_hand.right)
+        made = self.by_hand
+        return made.replay("ours", made.right, timed(made, made.right, body["fresh"]) if "fresh" in body else None)
+
+    def do_samples(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return {}
 
 
 class Replay:
@@ -83,8 +87,11 @@ class Replay:
 
     def audit(self, slots: list[int] = ORDER) -> dict[str, Any]:
         self.leave(1, self.results(self.right)[1])
-        self.desk.audit_take(self.case.id, 1)
+        self.take()
         return self.judged(slots)
+
+    def take(self, **more: int) -> None:
+        self.desk.audit_take({"case": self.case.id, "whole": 1} | more)
 
     def judged(self, slots: list[int] = ORDER) -> dict[str, Any]:
         return self.desk.audit({"case": self.case.id, "layout": 0, "slots": slots, "sample_seed": SEED})
@@ -195,7 +202,7 @@ def test_what_is_wrong_is_shown_with_index_and_values(replay: Callable[..., Repl
     bad = [[y, torch.where(torch.arange(total.shape[-1]) % 2 == 1, total + 4, total)] for y, total in right]
     made.replay("theirs", made.right, bad if seen == "samples" else right)
     made.leave(1, right[1] if seen == "samples" else bad[1])
-    made.desk.audit_take(made.case.id, 1)
+    made.take()
     told = made.judged()
     fault = _stale(told, made.case.id)
     assert fault.mismatch is not None
@@ -230,11 +237,11 @@ def test_what_is_repaired_behind_the_copy_stays_wrong(replay: Callable[..., Repl
     wrong = [[output * 2 for output in outputs] for outputs in right]
     made.replay("theirs", made.right, wrong if repaired == "samples" else right)
     made.leave(1, right[1] if repaired == "samples" else wrong[1])
-    made.desk.audit_take(made.case.id, 1)
+    made.take()
     made.replay("theirs", made.right)
     made.leave(1, right[1])
     assert made.judged()["wrong"] > 0
-    made.desk.audit_take(made.case.id, 1)
+    made.take()
     assert made.judged()["wrong"] == 0
 
 
@@ -246,16 +253,10 @@ def timed(made: Replay, forward: Forward, fresh: int) -> list[list[Tensor]]:
     block, arguments = made.laid["place"].block, arguments_of(made.laid["order"])
     outputs = []
     for slot in range(len(ORDER)):
-        given = refreshed(made.laid["fill"].slot(slot), arguments, block, slot, fresh)
-        result = forward(*given.values())
+        values = made.laid["fill"].slot(source_of(slot, len(ORDER), fresh))
+        result = forward(*refreshed(values, arguments, block, slot, fresh).values())
         outputs.append(list(result) if isinstance(result, tuple) else [result])
     return outputs
-
-
-def told_of_timed(made: Replay, gates: list[int], fresh: int) -> dict[str, Any]:
-    made.desk.audit_take(made.case.id, None)
-    asked = {"case": made.case.id, "layout": 0, "slots": ORDER, "sample_seed": SEED}
-    return made.desk.audit(asked | {"gates": gates, "fresh": fresh})
 
 
 @pytest.mark.parametrize("which", WHICH)
@@ -263,31 +264,53 @@ def test_a_timed_replay_is_judged_on_the_inputs_that_it_had(
     replay: Callable[..., Replay], which: tuple[str, str]
 ) -> None:
     made = replay(*which)
-    right = timed(made, made.right, 43)
-    made.replay("theirs", made.right, right)
-    assert told_of_timed(made, [0, 1, 3], 43) == {"wrong": 0, "checked": 3}
+    for fresh in (43, 44, 1 << 29):
+        right = timed(made, made.right, fresh)
+        made.replay("theirs", made.right, right)
+        made.leave(1, right[1])
+        made.take(layout=0, fresh=fresh)
+        assert made.judged() == {"wrong": 0, "checked": 4}
 
 
 @pytest.mark.parametrize("which", WHICH)
-@pytest.mark.parametrize("left", ["of the replay before", "of the inputs that lie in the arena"])
-def test_outputs_that_a_timed_replay_left(replay: Callable[..., Replay], which: tuple[str, str], left: str) -> None:
+@pytest.mark.parametrize("left", ["by the replay before", "for the inputs that lie in the arena"])
+@pytest.mark.parametrize("seen", ["samples", "whole"])
+def test_outputs_that_a_timed_replay_left(
+    replay: Callable[..., Replay], which: tuple[str, str], left: str, seen: str
+) -> None:
     made = replay(*which)
-    stale = timed(made, made.right, 42) if left == "of the replay before" else made.results(made.right)
-    made.replay("theirs", made.right, stale)
-    told = told_of_timed(made, [0, 2], 43)
-    assert (told["wrong"], told["checked"]) == (2, 2)
-    assert _stale(told, made.case.id).mismatch is not None
+    right = timed(made, made.right, 43)
+    stale = timed(made, made.right, 42) if left == "by the replay before" else made.results(made.right)
+    made.replay("theirs", made.right, stale if seen == "samples" else right)
+    made.leave(1, right[1] if seen == "samples" else stale[1])
+    made.take(layout=0, fresh=43)
+    told = made.judged()
+    assert (told["wrong"], told["checked"]) == ((4, 4) if seen == "samples" else (1, 1))
+    fault = _stale(told, made.case.id, timed=True)
+    assert fault.mismatch is not None
+    assert "a timed replay" in fault.reason
+
+
+def test_one_call_of_a_timed_replay(replay: Callable[..., Replay]) -> None:
+    made = replay("silu_and_mul", "plain")
+    right, stale = timed(made, made.right, 43), timed(made, made.right, 42)
+    made.replay("theirs", made.right, [stale[n] if n == 2 else outs for n, outs in enumerate(right)])
+    made.leave(1, right[1])
+    made.take(layout=0, fresh=43)
+    told = made.judged()
+    assert (told["wrong"], told["checked"]) == (1, 4)
 
 
 def test_copies_are_judged_as_they_were_taken(replay: Callable[..., Replay]) -> None:
     """A timed replay's comes first; that the judge draws new inputs for an audit meanwhile changes nothing."""
     made = replay("softmax", "plain")
-    made.replay("theirs", made.right, timed(made, made.right, 43))
-    made.desk.audit_take(made.case.id, None)
+    right = timed(made, made.right, 43)
+    made.replay("theirs", made.right, right)
+    made.leave(1, right[1])
+    made.take(layout=0, fresh=43)
     made.desk.refill(made.case.id)
     made.replay("theirs", made.right)
     made.leave(1, made.results(made.right)[1])
-    made.desk.audit_take(made.case.id, 1)
-    asked = {"case": made.case.id, "layout": 0, "slots": ORDER, "sample_seed": SEED}
-    assert made.desk.audit(asked | {"gates": [0, 1], "fresh": 43}) == {"wrong": 0, "checked": 2}
-    assert made.desk.audit(asked) == {"wrong": 0, "checked": 4}
+    made.take()
+    assert made.judged() == {"wrong": 0, "checked": 4}
+    assert made.judged() == {"wrong": 0, "checked": 4}

@@ -12,7 +12,7 @@ from fk_core.child.runner import movable_weights
 
 
 class Odd(nn.Module):
-    """Parameters and buffers of many kinds; only ``weight``, ``scale`` and ``ids`` can be moved."""
+    """Parameters and buffers of many kinds, and scratch memory with a view of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,8 @@ class Odd(nn.Module):
         self.empty = nn.Parameter(torch.ones(0))
         self.register_buffer("scale", torch.ones(3), persistent=False)
         self.register_buffer("ids", torch.arange(5))
-        self.register_buffer("same", self.scale.view(3))
+        self.register_buffer("scratch", torch.ones(8), persistent=False)
+        self.register_buffer("part", self.scratch[:4], persistent=False)
         self.register_buffer("none", None)
         self.register_buffer("elsewhere", torch.ones(2, device="meta"))
         with torch.inference_mode():
@@ -37,26 +38,38 @@ class Subclass(Tensor):
     pass
 
 
-def test_plain_weights_each_once() -> None:
+STATE = {"weight", "scale", "ids", "turned", "empty", "elsewhere", "inferred", "special", "child.weight"}
+
+
+def test_plain_weights_that_the_task_names() -> None:
     odd = Odd()
     odd.register_buffer("special", torch.ones(3).as_subclass(Subclass))
-    found = movable_weights([odd], "cpu")
+    found = movable_weights([odd], STATE, "cpu")
     wanted = [odd.weight, odd.scale, odd.ids, odd.child.weight]
     assert {id(tensor) for tensor in found} == {id(tensor) for tensor in wanted}
-    assert movable_weights([odd]) == [], "none of them is on a GPU"
+    assert len(found) == len(wanted)
+    assert movable_weights([odd], STATE) == [], "none of them is on a GPU"
+    assert movable_weights([odd], {"tied"}, "cpu") == [odd.weight]
+
+
+def test_weights_that_two_modules_have_in_one_memory_are_moved_apart() -> None:
+    one, other = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    other.weight.data = one.weight.data
+    found = movable_weights([one, other], {"weight"}, "cpu")
+    assert [id(tensor) for tensor in found] == [id(one.weight), id(other.weight)]
 
 
 def test_weights_of_baselines_and_functions() -> None:
     state = {"weight": torch.ones(3)}
     baseline = FunctionModule(lambda x: x, state)
-    (found,) = movable_weights([baseline, torch.neg], "cpu")
+    (found,) = movable_weights([baseline, torch.neg], {"weight"}, "cpu")
     assert found is state["weight"]
 
 
 def test_a_weight_that_was_moved_is_the_same_weight() -> None:
     """What a module, its copy in an optimiser's list and its state_dict hold stays one object with one value."""
     odd: Any = Odd()
-    found = movable_weights([odd], "cpu")
+    found = movable_weights([odd], STATE, "cpu")
     before = [tensor.detach().clone() for tensor in found]
     for tensor in found:
         torch._C.TensorBase.data.__set__(tensor, tensor.detach().clone())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fk_core.child.kernels import flip_masks
-from fk_core.child.refresh import Argument, Flips, flips_of, refreshed
+from fk_core.child.refresh import Argument, Region, refreshed, regions_of, source_of
 
 CPU = torch.device("cpu")
 KERNEL = """
@@ -25,10 +25,11 @@ spec.loader.exec_module(module)
 source = torch.randint(-(2**31), 2**31, (3000,), generator=torch.Generator().manual_seed(1)).to(torch.int32)
 for signs in (0x80008000, 0x80000000):
     target = torch.zeros_like(source)
-    # Thirty blocks of a hundred words, of which the first eighty are wanted.
-    module.fk_refresh[(2, 30)](source, target, 80, 100, signs, (1 << 30) + 5, 700, BLOCK=64)
+    # Thirty blocks of a hundred words, of which the first eighty are wanted, each from seven blocks further on.
+    module.fk_refresh[(2, 30)](source, target, 80, 100, signs, (1 << 30) + 5, 700, 30, 7, BLOCK=64)
     wanted = torch.arange(3000) % 100 < 80
-    flipped = source ^ kernels.flip_masks((1 << 30) + 5, 700, 3000, signs, source.device)
+    traded = source.view(30, 100).roll(-7, 0).reshape(-1)
+    flipped = traded ^ kernels.flip_masks((1 << 30) + 5, 700, 3000, signs, source.device)
     assert torch.equal(target, torch.where(wanted, flipped, 0))
 print("agreed")
 """
@@ -44,19 +45,29 @@ def test_the_kernel_does_what_the_judge_works_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "flips"),
+    ("dtype", "shape", "regions"),
     [
-        (torch.bfloat16, (3, 14), Flips(64, 80, 0x80008000)),
-        (torch.float16, (1, 32), Flips(64, 80, 0x80008000)),
-        (torch.float32, (50,), Flips(64, 112, 0x80000000)),
-        (torch.bfloat16, (31,), None),
-        (torch.float32, (0, 4), None),
-        (torch.int32, (8,), None),
-        (torch.bool, (8,), None),
+        (torch.bfloat16, (2, 16), [Region(64, 80, 0x80008000)]),
+        (torch.bfloat16, (3, 14), [Region(64, 80, 0x80008000), Region(80, 96, 0)]),
+        (torch.float16, (1, 32), [Region(64, 80, 0x80008000)]),
+        (torch.float32, (50,), [Region(64, 112, 0x80000000), Region(112, 128, 0)]),
+        (torch.bfloat16, (31,), [Region(64, 80, 0)]),
+        (torch.float32, (0, 4), []),
+        (torch.int32, (17,), [Region(64, 96, 0)]),
+        (torch.bool, (8,), [Region(64, 80, 0)]),
     ],
 )
-def test_what_may_be_flipped(dtype: torch.dtype, shape: tuple[int, ...], flips: Flips | None) -> None:
-    assert flips_of(Argument("x", 256, shape, dtype)) == flips
+def test_all_values_are_moved_and_some_signs_flipped(
+    dtype: torch.dtype, shape: tuple[int, ...], regions: list[Region]
+) -> None:
+    assert regions_of(Argument("x", 256, shape, dtype)) == regions
+
+
+def test_slots_trade_places() -> None:
+    for seed in (0, 5, 1 << 30):
+        sources = [source_of(slot, 7, seed) for slot in range(7)]
+        assert sorted(sources) == list(range(7))
+        assert all(source_of(slot, 7, seed + 1) != source for slot, source in enumerate(sources))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
