@@ -5,7 +5,7 @@ layouts had nothing in common but the code, the means of timers would differ by 
 the root of their number (`expected`); what they differ by beyond that (`seen`) is an error that all rounds of a
 validation share, and that its interval does not cover.
 
-    as it is         what a validation does
+    as it is         layouts as a validation has them, with the same inputs in all replays
     weights stay     all layouts of a timer read the same copies of the weights
 """
 

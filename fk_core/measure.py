@@ -344,7 +344,9 @@ def exclusive(lease: Lease, trial: Trial, progress: Progress) -> Iterator[None]:
 
 
 def _groups(cases: list[CaseSpec]) -> list[list[CaseSpec]]:
-    """Cases whose captures fit in memory together, by a rough size: elements, times 8 bytes, 4 slots and 12 layouts."""
+    """Cases whose captures fit in memory together, by a rough size: elements, times 8 bytes, 4 slots and 12 layouts.
+    Cases with more layouts have small inputs.
+    """
     groups: list[list[CaseSpec]] = [[]]
     used = 0
     for case in cases:

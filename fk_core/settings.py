@@ -43,7 +43,7 @@ class Timing:
     calls: int = 80
     """Calls of a batch, at most: what a batch is off by as a whole weighs the less, the more calls it has."""
     layouts: int = 12
-    """Captures a case and side, at most; each round uses the next."""
+    """Captures a case and side, at most, but of those with the smallest inputs; each round uses the next."""
     least_layouts: int = 8
     short_layouts: int = 16
     """Captures of a case whose inputs take no more than ``measure._SHORT_BYTES``: its calls are the shortest, and where
@@ -51,7 +51,8 @@ class Timing:
     gate_layouts: int = 4
     """How many captures of the baseline's are made without calls, too, to time the gates."""
     captured_calls: int = 640
-    """Of all captures of a case and side together, unless that makes fewer than the least layouts."""
+    """Of all captures of a case and side together, unless that makes fewer than the least layouts; not of those with the
+    smallest inputs."""
     plain_layouts: int = 3
     """How many of them are captured without gates, too."""
     trim: float = 0.2

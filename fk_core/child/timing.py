@@ -9,7 +9,7 @@ A turn answers with raw event readings. Ratios, intervals and the decision belon
 The graphs of a layout share one memory pool. ``plain`` is captured first, and what its calls returned is let go of, so
 that ``full`` takes the same memory and not as much again: no part of a capture costs more than memory from the driver.
 That is safe: no two graphs run at once, none needs what another one left (of the samples of ``gate`` nothing is made),
-and what ``full`` left is looked at only right after a replay of ``full`` (:meth:`CaseTimer.outputs_of_call`).
+and what the calls of ``full`` left is looked at only right after a replay of it (:meth:`CaseTimer.outputs_of_call`).
 
 Layouts differ in where everything lies that a call touches, and in the number of calls: where a cache line lies in the
 chip moves a call of 1 to 2 us by up to 1%. Whatever all layouts of a process had in common there would be an error that
