@@ -51,8 +51,8 @@ class Timing:
     gate_layouts: int = 4
     """How many captures of the baseline's are made without calls, too, to time the gates."""
     captured_calls: int = 640
-    """Of all captures of a case and side together, unless that makes fewer than the least layouts; not of those with the
-    smallest inputs."""
+    """Of all captures of a case and side together, unless that makes fewer than the least layouts; not where inputs are
+    the smallest."""
     plain_layouts: int = 3
     """How many of them are captured without gates, too."""
     trim: float = 0.2
