@@ -33,7 +33,7 @@ Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.dev
 KEEP_CALLS = 3
 """Calls whose outputs stay alive, besides those that take no more than ``KEEP_BYTES``: these all do."""
 KEEP_BYTES = 64 << 10
-QUICK = frozenset({"arena", "call", "make", "outputs", "try", "turn"})
+QUICK = frozenset({"arena", "call", "make", "outputs", "samples", "try", "turn"})
 """Requests behind which a candidate's process may look for the next one without falling asleep. Not those of eager
 timing: there the CPU time of this process is charged."""
 _M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
