@@ -36,6 +36,8 @@ WAIT_S = 6.0
 _SLICE_S, _END_S = 0.05, 2.0
 _LAUNCHES = 4
 """Builders that start at a time: those of the cases' rows come first, and don't wait until a dozen have started."""
+_EARLY = 6
+"""Builders that start before the rows are known: a process takes as long to start as the judge to plan."""
 
 
 def worthwhile(source: str, desk: Desk) -> bool:
@@ -61,21 +63,12 @@ def needed(builds: list[dict[str, Any]], leave: Collection[int]) -> list[dict[st
 
 
 class Prebuild:
-    """Builders at work for the candidate whose scratch directory is given.
+    """Builders for the candidate whose scratch directory is given; they start, and wait for :meth:`build`.
 
-    ``builds``: rows, each the inputs of one form of one module (``key``). The rows of cases are built first.
-    :meth:`wait_for_cases` and :meth:`before_make` wait for those that are needed next; :meth:`close` has to follow.
+    :meth:`wait_for_cases` and :meth:`before_make` wait for what is needed next; :meth:`close` has to follow.
     """
 
-    def __init__(
-        self,
-        desk: Desk,
-        source: str,
-        scratch: Path,
-        owner: int | None,
-        builds: list[dict[str, Any]],
-        cancel: threading.Event,
-    ) -> None:
+    def __init__(self, desk: Desk, source: str, scratch: Path, owner: int | None, cancel: threading.Event) -> None:
         self.desk, self.source, self.cache, self.owner, self.cancel = desk, source, scratch / "triton", owner, cancel
         self.store = BuildStore(desk.settings.cache_dir / "builds", source, desk.device.compute_capability)
         self._stop = threading.Event()
@@ -88,16 +81,35 @@ class Prebuild:
         self._signatures: dict[Signature, None] = {}
         self._ended = False
         self._wait_s = WAIT_S
-        known = self.store.serve(self.cache, owner)
-        builds = [new for row in builds if (new := _unknown(row, known))]
-        # Those with many shapes early, so that no builder has a long one left when the others are done.
-        self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
-        self._open = collections.Counter(row["key"] for row in builds)
+        self._rows: collections.deque[dict[str, Any]] | None = None
+        """What nobody has begun to build; None until it is known."""
+        self._open: collections.Counter[str] = collections.Counter()
         """Rows of each module that are waited for: nobody is done with them yet, well or badly."""
-        self._cases = {row["key"] for row in builds if row["case"]}
-        self._at_work = min(MOST, os.cpu_count() or 1, len(builds))
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._at_work)]
-        for thread in self._threads:
+        self._cases: set[str] = set()
+        self._at_work = 0
+        self._threads: list[threading.Thread] = []
+        self._known = self.store.serve(self.cache, owner)
+        # A source that was built before needs few builders, or none.
+        self._start(0 if self._known else min(_EARLY, os.cpu_count() or 1))
+
+    def build(self, builds: list[dict[str, Any]]) -> None:
+        """``builds``: rows, each the inputs of one form of one module (``key``). The rows of cases are built first."""
+        builds = [new for row in builds if (new := _unknown(row, self._known))]
+        with self._changed:
+            # Those with many shapes early, so that no builder has a long one left when the others are done.
+            self._rows = collections.deque(sorted(builds, key=lambda row: (not row["case"], -len(row["inputs"]))))
+            self._open = collections.Counter(row["key"] for row in builds)
+            self._cases = {row["key"] for row in builds if row["case"]}
+            self._changed.notify_all()
+        self._start(min(MOST, os.cpu_count() or 1, len(builds)) - len(self._threads))
+
+    def _start(self, count: int) -> None:
+        """Start so many builders more."""
+        made = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+        self._threads += made
+        with self._changed:
+            self._at_work += len(made)
+        for thread in made:
             thread.start()
 
     # -- builders --------------------------------------------------------------------------------------------------
@@ -124,12 +136,14 @@ class Prebuild:
 
     def _build_in(self, scratch: Path) -> None:
         with self._launching:
-            if self._stop.is_set():
+            if self._stop.is_set() or self._none_left():
                 return
             child = self.desk.builder(self.source, scratch)
         with self._changed:
             self._children.append(child)
         try:
+            if self._rows is None:
+                child.ask({"do": "build", "calls": []}, BUILD_S).close_fds()  # it imports the source
             while (row := self._next()) is not None:
                 try:
                     built = self._build_row(child, row)
@@ -145,9 +159,15 @@ class Prebuild:
             with self._changed:
                 self._children.remove(child)
 
-    def _next(self) -> dict[str, Any] | None:
-        """The next row, None where all are taken or this is to stop."""
+    def _none_left(self) -> bool:
+        """Whether all rows are known and taken."""
         with self._changed:
+            return self._rows is not None and not self._rows
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next row, once it is known; None where all are taken or this is to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rows is not None or self._stop.is_set())
             return self._rows.popleft() if self._rows and not self._stop.is_set() else None
 
     def _build_row(self, child: Child, row: dict[str, Any]) -> list[int]:

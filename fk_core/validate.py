@@ -339,12 +339,14 @@ class Validation:
         """Judge and candidate make ready, at the same time where neither needs the other."""
         self.progress("building", None)
         loading = trial.begin_load(list(dict.fromkeys(c.entry for c in self.h.cases)))
+        self._prebuild(trial)
         opened = judge.collect_frame(opening, "open")
         try:
             self.h.baseline = f"{opened.body['baseline']['name']}: {opened.body['baseline']['what']}"
             keys = {p["case_id"]: k for p, k in zip(opened.body["probes"], opened.body["keys"], strict=True)}
             trial.leave = left_out(trial.domain, opened.body["probes"])
-            self._prebuild(trial, opened)
+            if self.prebuilding is not None:
+                self.prebuilding.build(prebuild.needed(opened.body["builds"], trial.leave))
             stopwatch.plan(self.h.cases, keys)
 
             def work() -> bool:
@@ -360,14 +362,11 @@ class Validation:
             raise
         trial.open(opened)
 
-    def _prebuild(self, trial: Trial, opened: Frame) -> None:
+    def _prebuild(self, trial: Trial) -> None:
         """Kernels are compiled while the candidate starts; those of later modules go on being compiled meanwhile."""
         source = self.h.request.source
         if self.spawn is None and prebuild.worthwhile(source, self.desk):
-            builds = prebuild.needed(opened.body["builds"], trial.leave)
-            self.prebuilding = prebuild.Prebuild(
-                self.desk, source, trial.scratch, trial.child.uid, builds, self.stop.event
-            )
+            self.prebuilding = prebuild.Prebuild(self.desk, source, trial.scratch, trial.child.uid, self.stop.event)
             trial.before_make = self.prebuilding.before_make
 
     def _end_prebuild(self) -> None:

@@ -139,6 +139,9 @@ class Builder:
         self.desk, self.scratch, self.killed = desk, scratch, threading.Event()
 
     def ask(self, body: dict[str, Any], timeout_s: float) -> wire.Frame:
+        if not body["calls"]:
+            self.desk.imported.append(self)
+            return wire.Frame(wire.REPLY, 0, 0, {"done": []}, [])
         (call,) = body["calls"]
         assert not {"key", "form", "case"} & set(call), "the candidate's code is told what it needs"
         entry = call["entry"]
@@ -173,6 +176,8 @@ class Workshop:
         self.shapes: list[list[list[list[int]]]] = []
         self.offered: list[list[tuple[str, ...]]] = []
         self.builders: list[Builder] = []
+        self.imported: list[Builder] = []
+        """Those that were to import the source before there was a row to build."""
         self.job = root / "job"
         self.job.mkdir()
         self.cancel = threading.Event()
@@ -192,7 +197,9 @@ class Workshop:
         self.offered.append(signatures)
 
     def begin(self, *rows: dict[str, Any]) -> Prebuild:
-        return Prebuild(self, "the source", self.job, None, list(rows), self.cancel)  # type: ignore[arg-type]
+        ahead = Prebuild(self, "the source", self.job, None, self.cancel)  # type: ignore[arg-type]
+        ahead.build(list(rows))
+        return ahead
 
     def kernels(self, cache: Path | None = None) -> list[str]:
         return sorted(p.parent.name for p in (cache or self.job / "triton").rglob("*.cubin"))
@@ -226,6 +233,13 @@ def quick(waiting: Callable[[], None], most_s: float = 1.0) -> bool:
     return time.monotonic() - began < most_s
 
 
+def until(reached: Callable[[], bool], most_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + most_s
+    while not reached() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return reached()
+
+
 def test_cases_are_built_first_and_no_other_is_waited_for(desk: Workshop) -> None:
     desk.hang = {"late"}
     ahead = desk.begin(row("late", shapes=9), row("one", case=True), row("two", case=True, shapes=3), row("other"))
@@ -254,11 +268,42 @@ def test_there_is_a_builder_for_each_row(
     desk: Workshop, monkeypatch: pytest.MonkeyPatch, cores: int, rows: int, builders: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(prebuild, "_EARLY", 0)
+    # All are at work: one that is done early takes a second row, and others find none.
+    desk.answer = lambda entry: well(entry) if until(lambda: len(desk.builders) == builders) else None
     ahead = desk.begin(*[row(str(n), case=True) for n in range(rows)])
     assert quick(ahead.wait_for_cases, 5.0)
     settled(ahead)
     assert len(desk.builders) == builders
     assert len(desk.kernels()) == rows
+    ahead.close()
+
+
+def test_builders_start_before_the_rows_are_known(desk: Workshop) -> None:
+    ahead = Prebuild(desk, "the source", desk.job, None, desk.cancel)  # type: ignore[arg-type]
+    assert until(lambda: len(desk.imported) == 4)
+    assert not desk.asked
+    ahead.build([row("one", case=True), row("two")])
+    assert quick(ahead.wait_for_cases)
+    settled(ahead)
+    assert desk.kernels() == ["Kone", "Ktwo"]
+    assert len(desk.builders) == 4
+    ahead.close()
+
+
+def test_builders_that_never_hear_of_a_row_end_with_the_job(desk: Workshop) -> None:
+    ahead = Prebuild(desk, "the source", desk.job, None, desk.cancel)  # type: ignore[arg-type]
+    assert until(lambda: len(desk.imported) == 4)
+    assert quick(ahead.close)
+    settled(ahead)
+
+
+def test_nothing_starts_early_for_a_source_that_was_built(desk: Workshop) -> None:
+    build_all(desk, row("one", case=True))
+    desk.builders.clear()
+    ahead = desk.begin(row("one", case=True))
+    settled(ahead)
+    assert not desk.builders
     ahead.close()
 
 
@@ -428,7 +473,11 @@ def test_a_list_that_can_not_be_read_lists_nothing(desk: Workshop, text: str) ->
 
 
 @pytest.mark.parametrize("name", ["rows.json", "list.json", ".json"])
-def test_names_that_builders_choose_do_not_block_the_list(desk: Workshop, name: str) -> None:
+def test_names_that_builders_choose_do_not_block_the_list(
+    desk: Workshop, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(prebuild, "_EARLY", 0)  # the last builder is the one that is asked
+
     def answer(entry: str) -> Any:
         (desk.builders[-1].scratch / "triton" / name).mkdir(parents=True)
         return well(entry)
