@@ -24,14 +24,9 @@ class Audits:
         self._taken: list[tuple[str, dict[str, Any], bool]] = []
         """Cases whose replay was copied and is to be judged, what the judge is asked then, and whether it was timed."""
 
-    def replay(self, prepared: list[Prepared]) -> None:
-        """Replay these cases on new secret inputs."""
-        for p in prepared:
-            self.judge.ask("refill", case=p.timing.case.id)
-        for p in prepared:
-            self._replay_one(p)
-
-    def _replay_one(self, p: Prepared) -> None:
+    def replay(self, p: Prepared) -> None:
+        """Replay a case on new secret inputs."""
+        self.judge.ask("refill", case=p.timing.case.id)
         layout = self.random.randrange(len(p.layouts))
         body = turn_order(p, layout, "full") | {"prime": 0, "timed": 1, "fill": True}
         self.trial.ask(body, FullTurn)

@@ -17,12 +17,12 @@ import json
 import logging
 import secrets
 import threading
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from fk_core.sandbox import trees
 from fk_core.sandbox.triton_cache import copy_cache
+from fk_core.versions import version
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class BuildStore:
     """The store of one source for devices of one capability. Thread-safe, also among processes."""
 
     def __init__(self, directory: Path, source: str, capability: str) -> None:
-        parts = [source, metadata.version("triton"), capability, _LAYOUT]
+        parts = [source, version("triton"), capability, _LAYOUT]
         self.path = directory / hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
         """The kernels. Builders choose names in there: the list lies beside it."""
         self._adding = threading.Lock()

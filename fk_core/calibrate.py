@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +25,7 @@ from fk_core.records.device import Device
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 from fk_core.records.task import TaskSpec
 from fk_core.settings import Settings
+from fk_core.versions import version
 
 if TYPE_CHECKING:
     from fk_core.harness import Harness
@@ -87,7 +87,7 @@ class Floors:
         return found
 
     def _path(self, device: Device) -> Path:
-        parts = [device.uuid, device.driver, metadata.version("torch"), os.uname().nodename]
+        parts = [device.uuid, device.driver, version("torch"), os.uname().nodename]
         name = hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
         return self.settings.cache_dir / "machines" / f"{name}.json"
 

@@ -234,7 +234,7 @@ class GatedTimer:
         for n in range(count):
             values: dict[str, list[float]] = {"candidate": [], "baseline": []}
             pair = {"candidate": theirs[n], "baseline": ours[n]}
-            for side in abba(self.random):
+            for side in abba(self.random)[:2]:  # a secondary figure: one turn of each
                 body = turn_order(p, pair[side], "plain")
                 if side == "candidate":
                     turn = self.trial.ask(body, PlainTurn)

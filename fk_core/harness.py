@@ -9,7 +9,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 from fk_core import __version__, rights, stubs
@@ -41,6 +40,7 @@ from fk_core.sandbox import sweep
 from fk_core.settings import Settings, load
 from fk_core.source_check import Problem, check_source
 from fk_core.tracking.journal import Journal
+from fk_core.versions import version
 
 log = logging.getLogger(__name__)
 
@@ -244,8 +244,8 @@ class Harness:
             "fk": __version__,
             "device": [device.uuid, device.driver],
             "libraries": libraries,
-            "torch": metadata.version("torch"),
-            "triton": metadata.version("triton"),
+            "torch": version("torch"),
+            "triton": version("triton"),
             "sandbox": self.settings.sandbox,
             # What `fk doctor` has measured since decides what is called faster, and stands in the report.
             "floor": self.floors.of(device),

@@ -16,13 +16,13 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 from fk_core.child.triton_version import compiles_launchers
 from fk_core.sandbox import trees, triton_stubs
 from fk_core.sandbox.launch import Child
 from fk_core.settings import Settings
+from fk_core.versions import version
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class LauncherStock:
 
     def offer(self, signatures: list[Signature]) -> None:
         """Have the unknown ones built, without waiting for it. Nothing is done where Triton compiles no launchers."""
-        if not signatures or not compiles_launchers(metadata.version("triton")):
+        if not signatures or not compiles_launchers(version("triton")):
             return
         with self._lock:
             if self._closed.is_set():

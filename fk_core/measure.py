@@ -29,8 +29,8 @@ from fk_core.timings import CaseTiming
 from fk_core.trial import Progress, Trial
 
 _SHORT_BYTES = 64 << 10
-_PIECE = 4
-"""Layouts that the baseline's side captures at a time: 20 ms where calls are shortest."""
+_PIECE = 2
+"""Layouts that the baseline's side captures at a time: 10 to 20 ms where calls are shortest."""
 _CPU_TURN_S = 0.006
 _CPU_BUDGET_S = 0.6
 _CPU_ROUNDS = (6, 40)
@@ -131,7 +131,6 @@ class Stopwatch:
             if not self.cpu:
                 for p in prepared:
                     p.timing.floor_us = self.judge.ask("floor", case=p.timing.case.id).body["floor_us"]
-                self.audits.replay([p for p in prepared if p.layouts])
             done += prepared
         return [p.timing for p in done]
 
@@ -188,7 +187,7 @@ class Stopwatch:
                 p = self._prepare(laid, work)
                 prepared.append(p)
                 if p.layouts:
-                    self.audits.replay([p])
+                    self.audits.replay(p)
             self.audits.judge_all()
         except CandidateFault as fault:
             if not fault.settled:

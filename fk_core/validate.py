@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Event
 
 from fk_core import blame, prebuild
-from fk_core.child.wire import Frame
 from fk_core.conclude import conclude, machine
 from fk_core.correctness import Correctness, left_out
 from fk_core.desk import Desk

@@ -96,6 +96,17 @@ def _inside(function: types.FunctionType) -> tuple[Any, ...]:
     return (function.__code__, function.__defaults__, function.__kwdefaults__, *cells)
 
 
+def _changed_inside(function: types.FunctionType, before: tuple[Any, ...]) -> bool:
+    """Whether a function runs on other objects than :func:`_inside` found."""
+    if not function.__closure__ and len(before) == 3:  # nearly all; a checkpoint looks at thousands
+        code, defaults, keywords = before
+        return not (
+            function.__code__ is code and function.__defaults__ is defaults and function.__kwdefaults__ is keywords
+        )
+    now = _inside(function)
+    return len(now) != len(before) or any(a is not b for a, b in zip(before, now, strict=True))
+
+
 def _cell(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
@@ -169,10 +180,7 @@ class Table:
                 if current is not value and not self._harmless(value, current, origins):
                     found.append(_replaced(f"{space.label}.{name}", value, current, origins))
             for name, (function, inner) in space.inner.items():
-                current_inner = _inside(function)
-                if len(current_inner) != len(inner) or any(
-                    a is not b for a, b in zip(inner, current_inner, strict=True)
-                ):
+                if _changed_inside(function, inner):
                     found.append(
                         finding("patched_function", f"the code of {space.label}.{name} was replaced", instead=_INSTEAD)
                     )

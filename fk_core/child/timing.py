@@ -44,7 +44,7 @@ _record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 _synchronize = torch.cuda.synchronize
 _end_allocate = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
-_empty, _as_strided, _foreach_copy = torch.empty, torch.as_strided, torch._foreach_copy_
+_empty, _as_strided, _unbind, _foreach_copy = torch.empty, torch.as_strided, torch.unbind, torch._foreach_copy_
 _set_data = torch._C.TensorBase.data.__set__
 _ROW = 2 * kernels.SAMPLES * 4
 """Bytes that the gate of a slot samples."""
@@ -280,10 +280,9 @@ class CaseTimer:
         stream = self.clock.stream.cuda_stream
         with torch.cuda.device(device), torch.no_grad():
             starts, end = [], 0
-            for _ in range(calls):
-                end += rng.randrange(0, 64) * ALIGN
-                starts.append(end)
-                end += place.block
+            for gap in rng.choices(range(64), k=calls):
+                starts.append(end + gap * ALIGN)
+                end = starts[-1] + place.block
             memory = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=device)
             samples = self._bytes(calls * _ROW, rng)
             pristine = self._bytes(calls * place.block, rng) if self.gate_copies else None
@@ -296,10 +295,11 @@ class CaseTimer:
             views, gates = self._views(layout), self._gates(layout, sample_seed)
 
             holes: list[torch.Tensor] = []
+            sizes = [512 * many for many in rng.choices(range(1, 8), k=calls)]
 
             def call(i: int) -> list[torch.Tensor]:
                 # Else what a call allocates and frees lies in the same place for every call of a layout.
-                holes.append(_empty(rng.randrange(1, 8) * 512, dtype=torch.uint8, device=device))
+                holes.append(_empty(sizes[i], dtype=torch.uint8, device=device))
                 inputs = views[i]
                 result = self.forwards[copies[i % len(copies)]](*inputs.values())
                 returned = outputs_of(result)
@@ -381,10 +381,9 @@ class CaseTimer:
     def _move_weights(self, rng: random.Random) -> torch.Tensor:
         """Move the weights to memory of their own, which is given back: the graphs of a layout need it."""
         starts, end = [], 0
-        for weight in self.weights:
-            end += rng.randrange(0, 32) * ALIGN
-            starts.append(end)
-            end += -(-weight.nbytes // ALIGN) * ALIGN
+        for weight, gap in zip(self.weights, rng.choices(range(32), k=len(self.weights)), strict=True):
+            starts.append(end + gap * ALIGN)
+            end = starts[-1] + -(-weight.nbytes // ALIGN) * ALIGN
         room = _empty(end + rng.randrange(1, 512) * 4096, dtype=torch.uint8, device=self.clock.device)
         typed = {w.dtype: room.view(w.dtype) for w in self.weights}
         moved = [
@@ -397,10 +396,10 @@ class CaseTimer:
         return room
 
     def _fill(self, layout: Layout) -> None:
-        p = self.place
-        for slot, start in enumerate(layout.starts):
-            given = self.arena.tensor(p.pristine + slot * p.block, (p.block,), torch.uint8)
-            layout.memory[start : start + p.block].copy_(given)
+        """Write the pristine inputs to all slots."""
+        words, memory = self.place.block // 4, layout.memory.view(torch.int32)
+        given = self.arena.tensor(self.place.pristine, (layout.calls, words), torch.int32)
+        _foreach_copy([_as_strided(memory, (words,), (1,), start // 4) for start in layout.starts], _unbind(given))
 
     def _refresh(self, layout: Layout, seed: int) -> None:
         """Give all slots of a layout other inputs than they had: see ``fk_core.child.refresh``."""
@@ -445,7 +444,8 @@ class CaseTimer:
         layout, clock = self.layouts[index], self.clock
         if fill:
             self._take(layout)
-            self._fill(layout)
+            if layout.pristine is None:  # else the gates write the slots, and who reads them too early finds old values
+                self._fill(layout)
             _synchronize()
         name = "plain" if kind == "warm" else kind
         graph, stream = layout.graphs[name], clock.stream

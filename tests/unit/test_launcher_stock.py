@@ -177,7 +177,7 @@ def test_a_signature_is_built_once_and_seeds_later_caches(place: Place) -> None:
 
 
 def test_nothing_happens_where_triton_compiles_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_stock.metadata, "version", lambda name: "3.10.0")
+    monkeypatch.setattr(launcher_stock, "version", lambda name: "3.10.0")
     place = Place(tmp_path)
     place.stock.offer([ONE])
     place.settle()

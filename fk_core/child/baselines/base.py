@@ -7,11 +7,12 @@ library: the parent side asks what is installed, and only the judge builds.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from fk_core.versions import NotInstalled, version
 
 if TYPE_CHECKING:
     import torch
@@ -66,8 +67,8 @@ class Provider(ABC):
         """Version of the installed library, without importing it."""
         for distribution in self.distributions:
             try:
-                return importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
+                return version(distribution)
+            except NotInstalled:
                 continue
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,7 +79,7 @@ class Stage:
             self.memory[slot * BLOCK : (slot + 1) * BLOCK] = slot
         arena: Any = SimpleNamespace(
             memory=SimpleNamespace(address=self.memory.data_ptr()),
-            tensor=lambda at, shape, dtype: self.memory[at : at + shape[0]],
+            tensor=lambda at, shape, dtype: self.memory[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape),
         )
         self.arena = arena
         argument = Argument("x", 0, (BLOCK,), torch.uint8)
