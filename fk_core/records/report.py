@@ -75,6 +75,9 @@ class Mismatch(Record):
 
 OUTSIDE = "outside the domain that the candidate declares"
 """How the reason of a case begins that was not run: the baseline runs there."""
+NOT_REACHED = "not reached"
+BEGUN = "begun, and not judged to the end"
+"""How the reason of a case begins that says NOT_RUN: none of its calls was made, or some were."""
 
 
 class CaseReport(Record):

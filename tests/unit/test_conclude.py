@@ -11,7 +11,7 @@ from fk_core.conclude import conclude
 from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
 from fk_core.leases.devices import cpu_device
-from fk_core.records.report import Outcome, ValidateRequest, blame_of
+from fk_core.records.report import BEGUN, Outcome, ValidateRequest, blame_of
 from fk_core.settings import Settings
 
 COMPARED = {Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE, Outcome.WRONG_VALUES, Outcome.NON_FINITE, Outcome.MUTATED}
@@ -74,3 +74,32 @@ def test_what_an_exception_said_is_in_the_log() -> None:
     report = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l")))
     assert report.summary == "BUILD_FAILED: importing the file raised X: one ... two"
     assert report.log_tail == "one\nerror: y\ntwo\nprinted"
+
+
+def test_a_case_that_had_begun_is_not_called_one_that_was_not_reached() -> None:
+    hearing = heard()
+    first, second, third, *_ = hearing.reports
+    hearing.reports[second] = hearing.reports[second].model_copy(update={"reason": BEGUN})
+    hearing.failed(CandidateFault(Outcome.CRASHED, "why", case=first))
+    assert [hearing.reports[one].outcome for one in (second, third)] == [Outcome.NOT_RUN, Outcome.NOT_RUN]
+    assert hearing.reports[second].reason == f"{BEGUN}: the candidate failed in another call before"
+    assert hearing.reports[third].reason == "not reached: the candidate failed in another call before"
+
+
+def test_a_case_that_had_begun_when_all_ended_says_so() -> None:
+    hearing = heard()
+    first, second, *_ = hearing.reports
+    hearing.reports[first] = hearing.reports[first].model_copy(update={"reason": BEGUN})
+    hearing.ended(Outcome.CANCELLED, "why")
+    assert hearing.reports[first].reason == f"{BEGUN}: the validation ended before, CANCELLED"
+    assert hearing.reports[second].reason == "not reached: the validation ended before, CANCELLED"
+
+
+@pytest.mark.parametrize(("outcome", "shown"), [(Outcome.NON_FINITE, None), (Outcome.WRONG_VALUES, 0.8)])
+def test_the_error_of_the_finite_part_is_not_the_case_s(outcome: Outcome, shown: float | None) -> None:
+    hearing = heard()
+    fault = CandidateFault(outcome, "why", case=next(iter(hearing.reports)))
+    fault.judged = {"judgement": {"max_error_ratio": 0.8, "max_abs_error": 0.8}}
+    hearing.failed(fault)
+    report = hearing.reports[fault.case]
+    assert (report.max_error_ratio, report.max_abs_error) == (shown, shown)
