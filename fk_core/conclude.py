@@ -10,7 +10,7 @@ from fk_core import __version__, verdict
 from fk_core.domain import share
 from fk_core.hearing import Hearing
 from fk_core.plain import clean_text
-from fk_core.records.report import OUTSIDE, CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
+from fk_core.records.report import CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
 from fk_core.settings import Settings
 
 _COMPARED = (
@@ -43,7 +43,8 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
             CaseReport(
                 id=c.id,
                 outcome=Outcome.PASSED,
-                reason=f"{OUTSIDE}: the baseline runs here, so it counts 1.00",
+                reason="outside the domain that the candidate declares: the baseline runs here, so it counts 1.00",
+                routed_to_baseline=True,
                 verdict="same",
                 speedup=1.0,
                 calls=c.calls,

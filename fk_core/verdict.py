@@ -32,6 +32,21 @@ def word(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0) -
     return "inconclusive"
 
 
+def unclear(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0, us: float | None = None) -> str:
+    """Why :func:`word` says inconclusive. ``us`` is what a call takes, of a single case."""
+    if estimate.half_width is None:
+        return "too few rounds or layouts for an interval"
+    if max(timing.changed, floor, least) == least and abs(estimate.log_ratio) <= least:
+        takes = "the calls are short" if us is None else f"a call takes {us:.3g} us"
+        return (
+            f"{takes}, and changes of less than {1e3 * timing.resolution_us:.0f} ns a call can't be told from the "
+            "machine's own error"
+        )
+    if floor >= timing.changed and (abs(estimate.log_ratio) <= floor or floor >= timing.sure * estimate.half_width):
+        return f"changes of less than about {100 * floor:.3g}% can't be told from the machine's own error"
+    return "the interval is too wide for so small a change: more time would tell"
+
+
 def resolved(timing: Timing, *us: float | None) -> float:
     """The least change of the geometric mean of cases whose calls take so long that can be told from the machine's own
     error, as a fraction: each case has an error of its own."""
@@ -52,13 +67,9 @@ def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor:
         update["eager_speedup"] = measured.eager.ratio
     if estimate is None:
         return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
-    verdict = word(estimate, timing, floor, resolved(timing, measured.baseline_us))
-    reason = ""
-    if verdict == "inconclusive" and word(estimate, timing, floor) != "inconclusive":
-        reason = (
-            f"a call takes {measured.baseline_us:.3g} us, and changes of less than {1e3 * timing.resolution_us:.0f} ns "
-            "a call can't be told from the machine's own error"
-        )
+    least = resolved(timing, measured.baseline_us)
+    verdict = word(estimate, timing, floor, least)
+    reason = unclear(estimate, timing, floor, least, measured.baseline_us) if verdict == "inconclusive" else ""
     if too_fast(measured):
         verdict = "inconclusive"
         reason = (
@@ -132,8 +143,11 @@ def decide(
     elif unbelieved:
         reason = f"faster than the hardware allows, so not believed: {', '.join(unbelieved[:3])}"
     least = resolved(timing, *(m.baseline_us for m in timed), *[None] * outside)
+    verdict: SpeedWord = "inconclusive" if reason else word(total, timing, floor, least)
+    if verdict == "inconclusive" and not reason:
+        reason = unclear(total, timing, floor, least)
     speed = Speed(
-        verdict="inconclusive" if reason else word(total, timing, floor, least),
+        verdict=verdict,
         reason=reason,
         speedup=total.ratio,
         ci95=interval,
@@ -148,7 +162,7 @@ def decide(
     seed_gate = correct and total.ratio >= 1.0
     why_not = _why_no_winner(cases, timed, interval, timing, floor, correct=correct, gpu=gpu)
     if not why_not and len(timed) < len(measured):
-        why_not = speed.reason
+        why_not = reason
     return Decision(speed, not why_not, why_not, seed_gate)
 
 

@@ -13,6 +13,8 @@ from fk_core.hearing import Hearing
 from fk_core.leases.devices import cpu_device
 from fk_core.records.report import BEGUN, Outcome, ValidateRequest, blame_of
 from fk_core.settings import Settings
+from fk_core.stopping import Estimate
+from fk_core.timings import CaseTiming
 
 COMPARED = {Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE, Outcome.WRONG_VALUES, Outcome.NON_FINITE, Outcome.MUTATED}
 OTHERS = sorted(set(Outcome) - COMPARED - {Outcome.PASSED, Outcome.NOT_RUN})
@@ -103,3 +105,13 @@ def test_the_error_of_the_finite_part_is_not_the_case_s(outcome: Outcome, shown:
     hearing.failed(fault)
     report = hearing.reports[fault.case]
     assert (report.max_error_ratio, report.max_abs_error) == (shown, shown)
+
+
+def test_a_case_outside_the_domain_is_marked() -> None:
+    spec = Catalog().get("softmax")
+    inside, *outside = spec.cpu_cases
+    hearing = Hearing(ValidateRequest(op="softmax", source="x"), spec, [inside], cpu_device(), outside=outside)
+    hearing.correct()
+    hearing.measured = [CaseTiming(inside, estimate=Estimate(0.0, 0.01, 12, 12), candidate_us=9.0, baseline_us=9.0)]
+    found = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).cases
+    assert [case.routed_to_baseline for case in found] == [False] + [True] * len(outside)

@@ -14,7 +14,16 @@ from fk_core import show, stubs
 from fk_core.catalog import Catalog
 from fk_core.records.device import Check, Device, DeviceStatus, DoctorReport, GpuStatus, Holder
 from fk_core.records.listing import OpsList, OpSummary
-from fk_core.records.report import CaseReport, Evidence, Mismatch, Outcome, Speed, ValidateReport
+from fk_core.records.report import (
+    CaseReport,
+    Deploy,
+    Evidence,
+    Machine,
+    Mismatch,
+    Outcome,
+    Speed,
+    ValidateReport,
+)
 from fk_core.tables import Rows
 from fk_core.verdict import Decision, summary
 from fk_server import demo
@@ -193,6 +202,37 @@ def test_what_the_summary_says_is_not_said_again() -> None:
     assert "0.123" not in told
     assert "Winner: no, not correct\n" in told
     assert "expected 0.1234567890123" in failed(Outcome.WRONG_VALUES, "WRONG_VALUES")
+
+
+def test_the_text_says_why_a_word_is_inconclusive_once() -> None:
+    why = "changes of less than about 20% can't be told from the machine's own error"
+    other = "too few rounds or layouts for an interval"
+    unclear = [
+        CaseReport(id=f"op/{name}", outcome=Outcome.PASSED, verdict="inconclusive", speedup=1.1, reason=reason)
+        for name, reason in {"a": why, "b": other, "c": other}.items()
+    ]
+    speed = Speed(verdict="inconclusive", speedup=1.1, baseline="eager", trust="indicative", reason=why)
+    report = ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=unclear, speed=speed)
+    told = drawn(show.report(report), 200)
+    assert f"against eager; trust: indicative\nInconclusive: {why}\n" in told
+    assert told.count(why) == 1
+    assert f"Inconclusive, b and 1 more: {other}\n" in told
+
+
+def test_the_text_names_sandbox_domain_and_deploy_flags() -> None:
+    deploy = Deploy(graph_capturable=True, syncs=False, domain_share=0.25)
+    report = ValidateReport(
+        op="op", level=1, outcome=Outcome.PASSED, deploy=deploy, machine=Machine(device="cpu", sandbox="namespaces")
+    )
+    told = drawn(show.report(report), 200)
+    assert "Sandbox: namespaces; SUPPORTS covers 0.25 of the models' calls\n" in told
+    assert "Deploy: graph_capturable yes, syncs no; not known: compile_safe, allocates, pdl" in told
+
+
+def test_a_case_that_the_baseline_takes_is_shown_as_that() -> None:
+    case = CaseReport(id="op/a", outcome=Outcome.PASSED, routed_to_baseline=True, verdict="same", speedup=1.0)
+    told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=[case])), 200)
+    assert "outside SUPPORTS" in told
 
 
 def test_evidence_leaves_what_to_do_to_the_next_steps() -> None:
