@@ -28,6 +28,7 @@ from fk_core import settings as fk_settings
 from fk_core.candidate_file import absolute, check_new_file, read_candidate
 from fk_core.errors import FkError
 from fk_core.plain import clean_text, document, failure
+from fk_core.records.job import UNFINISHED
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 
 app = typer.Typer(
@@ -216,7 +217,10 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, float | None], None]]:
     with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda doing, share: bar.update(
-            task, description=clean_text(doing), total=None if share is None else 1.0, completed=share or 0.0
+            task,
+            description=clean_text(doing),
+            total=None if share is None else 1.0,
+            completed=min(UNFINISHED, share or 0.0),
         )
 
 

@@ -230,7 +230,7 @@ class Validation:
                 self.progress("starting", None)
                 judge = held.enter_context(self.desk.session(self.stop.event, self._alone))
                 opening = self._open(judge)
-                child, scratch = stack.enter_context(self._candidate(held))
+                child, scratch = stack.enter_context(self._candidate(held, lease))
             trial = Trial(child, scratch, judge, self.settings, self.stop.event)
             trial.domain = self.h.domain
             try:
@@ -270,7 +270,7 @@ class Validation:
             return False
 
     @contextlib.contextmanager
-    def _candidate(self, held: contextlib.ExitStack) -> Iterator[tuple[Child, Path]]:
+    def _candidate(self, held: contextlib.ExitStack, lease: Lease) -> Iterator[tuple[Child, Path]]:
         """The candidate's process, watched as long as the block lasts; it ends, with all it started, with ``held``."""
         room = shutil.disk_usage(self.settings.home).free if self.settings.home.is_dir() else _ROOM_BYTES
         if room < _ROOM_BYTES:
@@ -285,7 +285,7 @@ class Validation:
         held.callback(child.kill)
         self.h.sandbox = child.level or ""
         try:
-            with self.stop.watching(child, self.settings.limits.total_s):
+            with self.stop.watching(child, self.settings.limits.total_s, lambda: lease.waited_s):
                 yield child, scratch
         finally:
             self.h.log_tail = _quoted(child.log_tail())
