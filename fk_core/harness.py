@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fk_core import __version__, rights, stubs
 from fk_core import validate as validation
-from fk_core.calibrate import Floors
+from fk_core.calibrate import Floors, measure_floor
 from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
@@ -154,6 +154,12 @@ class Harness:
         desk = self.desk(device)
         with desk.turn(self._closed), self.leases.acquire(device, purpose="warm up", cancel=self._closed):
             desk.warm(lambda: len(self.leases.queue(device.uuid).holders) <= 1)
+
+    def measure_again(self) -> None:
+        """Measure the default device's own error anew, if the one that is kept is likely that of a bad moment."""
+        device = self.device()
+        if self.floors.doubtful(device):
+            measure_floor(self, device)
 
     # -- listing ---------------------------------------------------------------------------------------------------
 

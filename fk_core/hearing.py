@@ -36,6 +36,8 @@ class Hearing:
     sandbox: str = ""
     clocks: str = ""
     floor: float = 0.0
+    crowd: str = ""
+    """See ``Machine``."""
     machine: Machine | None = None
     domain: Domain = EVERYTHING
     """What the candidate says it supports; ``cases`` lie in it, ``outside`` do not."""

@@ -138,6 +138,8 @@ def _circumstances(judged: ValidateReport) -> list[str]:
     share = judged.deploy.domain_share
     if share is not None:
         said.append(f"SUPPORTS covers {share:.3g} of the models' calls" if share < 1 else "SUPPORTS covers all calls")
+    if judged.machine is not None and judged.machine.crowd and judged.machine.crowd not in judged.speed.reason:
+        said.append(judged.machine.crowd)
     flags = judged.deploy.model_dump(exclude={"domain_share", "reasons"})
     known = [f"{name} {'yes' if value else 'no'}" for name, value in flags.items() if value is not None]
     unknown = [name for name, value in flags.items() if value is None]

@@ -312,6 +312,7 @@ class Validation:
             timing = self.h.clock("timing", lambda: lease.waited_s)
             with timing, self.desk.launchers.paused(), self._undisturbed(trial, lease):
                 measured = stopwatch.all_cases(lease)
+                self._crowded(trial)
             with self.h.clock("timing"):
                 trial.finish(stopwatch.audits.judge_one)
                 stopwatch.audits.judge_all()
@@ -388,6 +389,13 @@ class Validation:
             self.h.warnings.append("the GPU ran under its power cap while cases were timed")
         self.h.clocks = f"SM {clocks.sm_mhz} MHz, memory {clocks.memory_mhz} MHz as found, not locked"
         return clocks.throttled
+
+    def _crowded(self, trial: Trial) -> None:
+        """On a CPU: where others had too much of it, less is told from times."""
+        t = self.settings.timing
+        self.h.crowd = trial.crowd.told(t.crowd_share, t.crowd_spare) if self.desk.cpu else ""
+        if self.h.crowd:
+            self.h.floor = max(self.h.floor, t.crowd_floor)
 
     @contextlib.contextmanager
     def _undisturbed(self, trial: Trial, lease: Lease) -> Iterator[None]:

@@ -32,8 +32,12 @@ def word(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0) -
     return "inconclusive"
 
 
-def unclear(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0, us: float | None = None) -> str:
-    """Why :func:`word` says inconclusive. ``us`` is what a call takes, of a single case."""
+def unclear(
+    estimate: Estimate, timing: Timing, floor: float, least: float = 0.0, us: float | None = None, crowd: str = ""
+) -> str:
+    """Why :func:`word` says inconclusive. ``us`` is what a call takes, of a single case; ``crowd`` says what makes the
+    floor larger than the machine's own.
+    """
     if estimate.half_width is None:
         return "too few rounds or layouts for an interval"
     if max(timing.changed, floor, least) == least and abs(estimate.log_ratio) <= least:
@@ -43,6 +47,8 @@ def unclear(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0
             "machine's own error"
         )
     if floor >= timing.changed and (abs(estimate.log_ratio) <= floor or floor >= timing.sure * estimate.half_width):
+        if crowd:
+            return f"{crowd}, so changes of less than a factor of {math.exp(floor):.2g} are not called"
         return f"changes of less than about {100 * floor:.3g}% can't be told from the machine's own error"
     return "the interval is too wide for so small a change: more time would tell"
 
@@ -53,7 +59,7 @@ def resolved(timing: Timing, *us: float | None) -> float:
     return math.hypot(*(timing.resolution_us / one for one in us if one)) / max(1, len(us))
 
 
-def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float) -> CaseReport:
+def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float, crowd: str = "") -> CaseReport:
     """Add what was measured to a case that was correct."""
     estimate = measured.estimate
     update: dict[str, object] = {
@@ -69,7 +75,7 @@ def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor:
         return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
     least = resolved(timing, measured.baseline_us)
     verdict = word(estimate, timing, floor, least)
-    reason = unclear(estimate, timing, floor, least, measured.baseline_us) if verdict == "inconclusive" else ""
+    reason = unclear(estimate, timing, floor, least, measured.baseline_us, crowd) if verdict == "inconclusive" else ""
     if too_fast(measured):
         verdict = "inconclusive"
         reason = (
@@ -118,6 +124,7 @@ def decide(
     baseline: str,
     trusted: bool,
     outside: int = 0,
+    crowd: str = "",
 ) -> Decision:
     """Speed of the whole operator, and whether it wins. ``outside``: cases that the baseline takes, at 1.00 each."""
     timed = [m for m in measured if m.estimate is not None]
@@ -145,7 +152,7 @@ def decide(
     least = resolved(timing, *(m.baseline_us for m in timed), *[None] * outside)
     verdict: SpeedWord = "inconclusive" if reason else word(total, timing, floor, least)
     if verdict == "inconclusive" and not reason:
-        reason = unclear(total, timing, floor, least)
+        reason = unclear(total, timing, floor, least, crowd=crowd)
     speed = Speed(
         verdict=verdict,
         reason=reason,

@@ -10,7 +10,17 @@ from fk_server.answers import ANSWER_CHARACTERS, size
 from fk_server.wording import in_tools
 
 _GOOD = ("PASSED",)
-_SHORT_CASE = ("id", "outcome", "reason", "routed_to_baseline", "candidate_us", "baseline_us", "verdict", "speedup", "ci95")
+_SHORT_CASE = (
+    "id",
+    "outcome",
+    "reason",
+    "routed_to_baseline",
+    "candidate_us",
+    "baseline_us",
+    "verdict",
+    "speedup",
+    "ci95",
+)
 _TEXT_STEPS = (1500, 600, 250)
 _LIST_STEPS = (12, 6, 3)
 

@@ -188,7 +188,9 @@ class Machine(Record):
     """Level that confined the candidate: ``namespaces``, ``landlock+seccomp`` or ``process``."""
     clocks: str = ""
     floor: Number = None
-    """The machine's own A/A error as a fraction; None where it was not measured."""
+    """The machine's own A/A error as a fraction, more where others used its CPUs; None where it was not measured."""
+    crowd: str = ""
+    """How much other work there was on the CPUs while cases were timed, where it was too much for their times."""
 
 
 class ValidateReport(Record):

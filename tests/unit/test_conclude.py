@@ -115,3 +115,18 @@ def test_a_case_outside_the_domain_is_marked() -> None:
     hearing.measured = [CaseTiming(inside, estimate=Estimate(0.0, 0.01, 12, 12), candidate_us=9.0, baseline_us=9.0)]
     found = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).cases
     assert [case.routed_to_baseline for case in found] == [False] + [True] * len(outside)
+
+
+@pytest.mark.parametrize(
+    ("floor", "crowd", "step"),
+    [(0.7, "other work", "`--fresh` when the machine is quiet"), (0.45, "", "Run `fk doctor`"), (0.2, "", "")],
+)
+def test_an_unclear_speed_says_what_would_make_it_clear(floor: float, crowd: str, step: str) -> None:
+    hearing = heard()
+    hearing.correct()
+    hearing.floor, hearing.crowd = floor, crowd
+    estimate = Estimate(0.1, 0.01, 12, 12)
+    hearing.measured = [CaseTiming(c, estimate=estimate, candidate_us=9.0, baseline_us=10.0) for c in hearing.cases]
+    steps = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).next_steps
+    assert len(steps) == bool(step)
+    assert all(step in one for one in steps)

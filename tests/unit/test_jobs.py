@@ -244,7 +244,9 @@ def _submitted_by_a_dead_process(home: Path, job_id: str, attempt_id: str = "", 
         "if sys.argv[4]: ledger.working(sys.argv[2])"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run([sys.executable, "-c", program, str(home), job_id, attempt_id, "ran" * ran], timeout=30, env=environ)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(home), job_id, attempt_id, "ran" * ran], timeout=30, env=environ
+    )
     assert done.returncode == 0
 
 

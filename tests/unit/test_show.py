@@ -229,6 +229,16 @@ def test_the_text_names_sandbox_domain_and_deploy_flags() -> None:
     assert "Deploy: graph_capturable yes, syncs no; not known: compile_safe, allocates, pdl" in told
 
 
+@pytest.mark.parametrize(("reason", "count"), [("", 1), ("others were busy, so nothing is called", 1)])
+def test_the_text_says_once_how_busy_others_were(reason: str, count: int) -> None:
+    machine = Machine(device="cpu", crowd="others were busy")
+    speed = Speed(verdict="inconclusive", speedup=1.1, reason=reason)
+    told = drawn(
+        show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, machine=machine, speed=speed)), 200
+    )
+    assert told.count("others were busy") == count
+
+
 def test_a_case_that_the_baseline_takes_is_shown_as_that() -> None:
     case = CaseReport(id="op/a", outcome=Outcome.PASSED, routed_to_baseline=True, verdict="same", speedup=1.0)
     told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=[case])), 200)

@@ -149,6 +149,17 @@ def test_whatever_is_inconclusive_says_why(
     assert says in speed.reason
 
 
+def test_a_crowded_machine_calls_only_what_is_twice_as_fast() -> None:
+    measured, crowd = timing(1.41, 0.05, candidate_us=900.0), "other work kept 1.9 of its 2 CPUs busy"
+    assert case_report(report(), measured, T, T.cpu_floor).verdict == "faster"
+    found = case_report(report(), measured, T, T.crowd_floor, crowd)
+    assert found.verdict == "inconclusive"
+    assert found.reason == f"{crowd}, so changes of less than a factor of 2 are not called"
+    speed = decided(measured, floor=T.crowd_floor, crowd=crowd).speed
+    assert (speed.verdict, speed.reason) == ("inconclusive", found.reason)
+    assert case_report(report(), timing(2.2, 0.05, candidate_us=900.0), T, T.crowd_floor, crowd).verdict == "faster"
+
+
 def test_more_time_never_rounds_up() -> None:
     """Widening an interval may take a word away, never give another one."""
     for log_ratio in (-0.05, -0.012, 0.0, 0.004, 0.012, 0.05):
