@@ -154,7 +154,9 @@ def stub(
 def validate(
     op: Annotated[str, typer.Argument(help="Operator name, see `fk ops`.")],
     file: Annotated[Path, typer.Argument(help="The candidate file.")],
-    cases: Annotated[str, typer.Option(help="default, quick, or glob patterns over case ids.")] = "default",
+    cases: Annotated[
+        str, typer.Option(help="default (all), quick (at most five; on a CPU all), or glob patterns over case ids.")
+    ] = "default",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again even if this submission is on record.")] = False,
     allow: Annotated[
         list[str] | None,

@@ -159,7 +159,7 @@ def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision 
     steps = []
     unclear = decision.speed.verdict == "inconclusive"
     if unclear and h.crowd:
-        steps.append("Submit it again with `--fresh` when the machine is quiet: other work made its times unclear")
+        steps.append("Run `fk validate` with `--fresh` once the machine is quiet: other work made these times unclear")
     elif unclear and h.floor > timing.usual_floor(h.device.kind):
         steps.append(f"Run `fk doctor` when the machine is quiet: its own error was measured as {h.floor:.0%}")
     slow = [c for c in cases if c.verdict == "slower"]

@@ -59,10 +59,12 @@ def code(source: str) -> Group:
 
 def stub_notes(made: Stub) -> RenderableType:
     """All of a stub but its source."""
-    table = Rows("case", "calls per step", "baseline us", "floor us", title=f"{made.cases_total} cases")
+    headings = ("case", "call", "calls per step", "baseline us", "floor us")
+    table = Rows(*headings, wide=("call",), title=f"{made.cases_total} cases")
     for case in made.cases:
         calls = "" if case.calls is None else str(case.calls)
-        table.add(case.id, calls, _us(case.baseline_us), _us(case.floor_us))
+        call = case.call.partition("  #")[0]
+        table.add(case.id, call, calls, _us(case.baseline_us), _us(case.floor_us))
     lines = [_text(f"- {line}") for line in made.contract]
     lines.append(_text(f"Tolerance: {made.tolerance}"))
     lines.append(_text(f"Baselines, in order: {', '.join(made.baselines)}"))

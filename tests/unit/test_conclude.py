@@ -119,7 +119,7 @@ def test_a_case_outside_the_domain_is_marked() -> None:
 
 @pytest.mark.parametrize(
     ("floor", "crowd", "step"),
-    [(0.7, "other work", "`--fresh` when the machine is quiet"), (0.45, "", "Run `fk doctor`"), (0.2, "", "")],
+    [(0.7, "other work", "`--fresh` once the machine is quiet"), (0.45, "", "Run `fk doctor`"), (0.2, "", "")],
 )
 def test_an_unclear_speed_says_what_would_make_it_clear(floor: float, crowd: str, step: str) -> None:
     hearing = heard()

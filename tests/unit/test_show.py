@@ -196,6 +196,13 @@ def failed(outcome: Outcome, summary: str, **more: Any) -> str:
     return drawn(show.report(report), 200)
 
 
+def test_the_text_of_a_stub_shows_what_each_case_constructs() -> None:
+    told = drawn(show.stub_notes(stubs.render(CATALOG.get("softmax"), "cpu")), 200)
+    rows = [line for line in told.splitlines() if "/tp1/" in line]
+    assert ["Softmax(dim=1)(x)" in row for row in rows] == ["gpt-oss" in row for row in rows]
+    assert sum("Softmax()(x)" in row for row in rows) == len(rows) - 1
+
+
 def test_what_the_summary_says_is_not_said_again() -> None:
     told = failed(Outcome.WRONG_VALUES, "WRONG_VALUES: y: first wrong at [0, 0]", winner_reason="not correct")
     assert "Failed: op/case\n" in told

@@ -14,10 +14,14 @@ RAISES = "def f(n):\n    if n: f(n - 1)\n    raise ValueError('no')\n"
 def caught(scratch: Path, source: str, depth: int | None = None) -> BaseException:
     path = scratch / "candidate.py"
     path.write_text(source, encoding="utf-8")
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever the candidate raises
+
+    def run() -> None:
         module = import_file(str(path))
         if depth is not None:
             module.f(depth)
+
+    with pytest.raises(ValueError) as raised:
+        run()
     return raised.value
 
 
