@@ -65,7 +65,7 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
         winner=bool(decision and decision.winner),
         winner_reason=decision.winner_reason if decision else _no_winner(h),
         seed_gate=decision.seed_gate if decision else (False if blame_of(h.outcome) == "candidate" else None),
-        summary=verdict.summary(h.spec.name, h.outcome, h.reason, decision, len(h.cases)),
+        summary=verdict.summary(h.spec.name, h.outcome, h.reason, decision, len(h.cases), len(h.outside)),
         speed=decision.speed if decision else verdict.Speed(reason=f"not timed: {h.outcome.value}"),
         cases=cases,
         deploy=_deploy(h),

@@ -72,7 +72,12 @@ class Hearing:
     def ended(self, outcome: Outcome, reason: str) -> None:
         """Not by the candidate's doing: no case is failed, those not reached stay so."""
         self.outcome, self.reason = outcome, reason
-        self._not_run(f"the validation ended before, {outcome.value}")
+        self._not_run(f"the validation ended before that, {outcome.value}")
+
+    def refused(self, outcome: Outcome, reason: str) -> None:
+        """The source can't even be tried."""
+        self.outcome, self.reason = outcome, reason
+        self._not_run(f"the file was refused, {outcome.value}")
 
     def failed(self, fault: CandidateFault) -> None:
         self.outcome, self.reason, self.evidence = fault.outcome, fault.reason, fault.evidence
@@ -94,7 +99,7 @@ class Hearing:
                 self.reports[case_id] = report.model_copy(
                     update={"outcome": Outcome.NOT_RUN, "reason": "not believed: see the evidence"}
                 )
-        self._not_run("the candidate failed in another call before")
+        self._not_run(f"the candidate failed before that, {fault.outcome.value}")
 
     def _not_run(self, why: str) -> None:
         for case_id, report in self.reports.items():

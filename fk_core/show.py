@@ -137,9 +137,9 @@ def _circumstances(judged: ValidateReport) -> list[str]:
     said = []
     if judged.machine is not None and judged.machine.sandbox:
         said.append(f"Sandbox: {judged.machine.sandbox}")
-    share = judged.deploy.domain_share
-    if share is not None:
-        said.append(f"SUPPORTS covers {share:.3g} of the models' calls" if share < 1 else "SUPPORTS covers all calls")
+        share = judged.deploy.domain_share
+        part = "" if share is None else "all" if share == 1 else f"{share:.3g}"
+        said += [f"its domain: {part} of the models' calls"] if part else []
     if judged.machine is not None and judged.machine.crowd and judged.machine.crowd not in judged.speed.reason:
         said.append(judged.machine.crowd)
     flags = judged.deploy.model_dump(exclude={"domain_share", "reasons"})

@@ -92,8 +92,7 @@ def validate(
 
 def rejected_text(hearing: Hearing, problems: list[Problem], settings: Settings) -> ValidateReport:
     """The report on a source that can't even be tried."""
-    hearing.outcome = problems[0].outcome
-    hearing.reason = "\n".join(p.message for p in problems)
+    hearing.refused(problems[0].outcome, "\n".join(p.message for p in problems))
     hearing.seconds["total"] = 0.0
     return conclude(hearing, settings)
 

@@ -229,11 +229,15 @@ def _decimals(low: float, high: float) -> int:
     return 3 if not 0 < width < math.inf else min(9, max(3, 2 - math.ceil(math.log10(width))))
 
 
-def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int) -> str:
-    """One or two sentences that answer: is it right, is it faster."""
+def summary(
+    op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int, outside: int = 0
+) -> str:
+    """One or two sentences that answer: is it right, is it faster. ``outside``: cases that the baseline takes."""
     if outcome is not Outcome.PASSED:
         return f"{outcome.value}: {reason.splitlines()[0] if reason else ''}"[:600]
     head = f"PASSED: correct on all {total_cases} cases of {op}"
+    if outside:
+        head += f" that its SUPPORTS covers ({outside} more are left to the baseline)"
     if decision is None or decision.speed.speedup is None:
         return f"{head}; not timed: {decision.speed.reason if decision else 'timing was not reached'}"
     s = decision.speed

@@ -13,8 +13,10 @@ from fk_core.hearing import Hearing
 from fk_core.leases.devices import cpu_device
 from fk_core.records.report import BEGUN, Outcome, ValidateRequest, blame_of
 from fk_core.settings import Settings
+from fk_core.source_check import Problem
 from fk_core.stopping import Estimate
 from fk_core.timings import CaseTiming
+from fk_core.validate import rejected_text
 
 COMPARED = {Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE, Outcome.WRONG_VALUES, Outcome.NON_FINITE, Outcome.MUTATED}
 OTHERS = sorted(set(Outcome) - COMPARED - {Outcome.PASSED, Outcome.NOT_RUN})
@@ -84,8 +86,8 @@ def test_a_case_that_had_begun_is_not_called_one_that_was_not_reached() -> None:
     hearing.reports[second] = hearing.reports[second].model_copy(update={"reason": BEGUN})
     hearing.failed(CandidateFault(Outcome.CRASHED, "why", case=first))
     assert [hearing.reports[one].outcome for one in (second, third)] == [Outcome.NOT_RUN, Outcome.NOT_RUN]
-    assert hearing.reports[second].reason == f"{BEGUN}: the candidate failed in another call before"
-    assert hearing.reports[third].reason == "not reached: the candidate failed in another call before"
+    assert hearing.reports[second].reason == f"{BEGUN}: the candidate failed before that, CRASHED"
+    assert hearing.reports[third].reason == "not reached: the candidate failed before that, CRASHED"
 
 
 def test_a_case_that_had_begun_when_all_ended_says_so() -> None:
@@ -93,8 +95,8 @@ def test_a_case_that_had_begun_when_all_ended_says_so() -> None:
     first, second, *_ = hearing.reports
     hearing.reports[first] = hearing.reports[first].model_copy(update={"reason": BEGUN})
     hearing.ended(Outcome.CANCELLED, "why")
-    assert hearing.reports[first].reason == f"{BEGUN}: the validation ended before, CANCELLED"
-    assert hearing.reports[second].reason == "not reached: the validation ended before, CANCELLED"
+    assert hearing.reports[first].reason == f"{BEGUN}: the validation ended before that, CANCELLED"
+    assert hearing.reports[second].reason == "not reached: the validation ended before that, CANCELLED"
 
 
 @pytest.mark.parametrize(("outcome", "shown"), [(Outcome.NON_FINITE, None), (Outcome.WRONG_VALUES, 0.8)])
@@ -113,8 +115,9 @@ def test_a_case_outside_the_domain_is_marked() -> None:
     hearing = Hearing(ValidateRequest(op="softmax", source="x"), spec, [inside], cpu_device(), outside=outside)
     hearing.correct()
     hearing.measured = [CaseTiming(inside, estimate=Estimate(0.0, 0.01, 12, 12), candidate_us=9.0, baseline_us=9.0)]
-    found = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).cases
-    assert [case.routed_to_baseline for case in found] == [False] + [True] * len(outside)
+    report = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l")))
+    assert [case.routed_to_baseline for case in report.cases] == [False] + [True] * len(outside)
+    assert "all 1 cases of softmax that its SUPPORTS covers (3 more are left to the baseline)" in report.summary
 
 
 @pytest.mark.parametrize(
@@ -130,3 +133,11 @@ def test_an_unclear_speed_says_what_would_make_it_clear(floor: float, crowd: str
     steps = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).next_steps
     assert len(steps) == bool(step)
     assert all(step in one for one in steps)
+
+
+def test_the_cases_of_a_refused_file_say_that_it_was_refused() -> None:
+    hearing = heard()
+    report = rejected_text(hearing, [Problem(Outcome.POLICY, "why")], Settings(home=Path("/h"), lock_dir=Path("/l")))
+    assert {(case.outcome, case.reason) for case in report.cases} == {
+        (Outcome.NOT_RUN, "not reached: the file was refused, POLICY")
+    }

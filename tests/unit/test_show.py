@@ -232,7 +232,7 @@ def test_the_text_names_sandbox_domain_and_deploy_flags() -> None:
         op="op", level=1, outcome=Outcome.PASSED, deploy=deploy, machine=Machine(device="cpu", sandbox="namespaces")
     )
     told = drawn(show.report(report), 200)
-    assert "Sandbox: namespaces; SUPPORTS covers 0.25 of the models' calls\n" in told
+    assert "Sandbox: namespaces; its domain: 0.25 of the models' calls\n" in told
     assert "Deploy: graph_capturable yes, syncs no; not known: compile_safe, allocates, pdl" in told
 
 
