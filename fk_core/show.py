@@ -115,7 +115,8 @@ def report(judged: ValidateReport) -> RenderableType:
     if judged.log_tail and not good:
         parts.append(_text("Output of the candidate:\n" + judged.log_tail, "dim"))
     same = f", answered from attempt {judged.identical_to}" if judged.identical_to else ""
-    parts.append(_text(f"Attempt {judged.attempt_id}, {judged.seconds.total:.2f} s{same}", "dim"))
+    attempt = f"Attempt {judged.attempt_id}" if judged.attempt_id else "Not on record"
+    parts.append(_text(f"{attempt}, {judged.seconds.total:.2f} s{same}", "dim"))
     return Group(*parts)
 
 

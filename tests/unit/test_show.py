@@ -250,6 +250,7 @@ def test_a_case_that_the_baseline_takes_is_shown_as_that() -> None:
     case = CaseReport(id="op/a", outcome=Outcome.PASSED, routed_to_baseline=True, verdict="same", speedup=1.0)
     told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=[case])), 200)
     assert "outside SUPPORTS" in told
+    assert "Not on record, 0.00 s" in told
 
 
 def test_evidence_leaves_what_to_do_to_the_next_steps() -> None:
