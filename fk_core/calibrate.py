@@ -11,6 +11,7 @@ import json
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ LEAST, MOST = 0.002, 0.99
 QUANTILE = 0.9
 _LOCK_S = 5.0
 CALIBRATION_OP = "rms_norm"
+_DOUBT_S = 3600.0
+"""So long an error stands that was measured at a bad moment, unless somebody asks for a new one."""
 
 
 class Floors:
@@ -52,8 +55,25 @@ class Floors:
         found = _number(self._read(device).get("floor"))
         return found if found is not None and found < 1 else None
 
-    def keep(self, device: Device, floor: float, ratios: list[float]) -> None:
-        self._update(device, lambda _: {"floor": min(floor, MOST), "ratios": ratios})
+    def keep(self, device: Device, floor: float, ratios: list[float], *, crowded: bool = False) -> None:
+        """``crowded``: others used the machine meanwhile. Such an error takes the place of a larger one only, or of
+        none."""
+        new = {"floor": min(floor, MOST), "ratios": ratios, "crowded": crowded, "measured": round(time.time())}
+
+        def better(kept: Mapping[str, Any]) -> dict[str, Any]:
+            known = _number(kept.get("floor"))
+            return {} if crowded and known is not None and known <= floor else new
+
+        self._update(device, better)
+
+    def doubtful(self, device: Device) -> bool:
+        """Whether the error that is kept is larger than a sound machine's, or was measured beside other work, and has
+        stood for an hour: then it is worth measuring once more."""
+        kept = self._read(device)
+        floor, at = _number(kept.get("floor")), _number(kept.get("measured")) or 0.0
+        if floor is None or time.time() - at < _DOUBT_S:
+            return False
+        return bool(kept.get("crowded")) or floor > self.settings.timing.usual_floor(device.kind)
 
     def times(self, device: Device, spec: TaskSpec) -> dict[str, tuple[float | None, float | None]]:
         """Case id -> (floor_us, baseline_us), as validations of this task measured them here."""
@@ -144,6 +164,8 @@ class Calibration:
     planted_seen: float | None = None
     planted_verdict: str = ""
     problems: list[str] = field(default_factory=list)
+    crowd: str = ""
+    """What others did meanwhile, see ``records.report.Machine``."""
 
 
 def run_twin(
@@ -203,21 +225,9 @@ def calibrate(
     progress: Callable[[str, float | None], None] = lambda doing, share: None,
 ) -> Calibration:
     """A/A error over a few cases and repeats, and whether a planted 3% is seen. Keeps the floor."""
-    found = Calibration()
-    for number in range(repeats):
-        progress(f"the baseline against itself, {number + 1} of {repeats}", number / (repeats + 1))
-        report = run_twin(harness, CALIBRATION_OP, device=device, cases="quick")
-        if report.outcome is not Outcome.PASSED:
-            found.problems.append(report.summary)
-            continue
-        for case in report.cases:
-            if case.speedup is not None:
-                found.ratios.setdefault(case.id, []).append(case.speedup)
-    errors = sorted(abs(math.log(r)) for values in found.ratios.values() for r in values)
-    if errors:
-        place = min(len(errors) - 1, math.ceil(QUANTILE * len(errors)) - 1)
-        found.floor = max(LEAST, errors[place])
-        harness.floors.keep(device, found.floor, [r for v in found.ratios.values() for r in v])
+    found = measure_floor(
+        harness, device, repeats=repeats, progress=lambda doing, share: progress(doing, share * repeats / (repeats + 1))
+    )
     progress("the baseline against itself with a planted slow-down", repeats / (repeats + 1))
     planted = run_twin(harness, CALIBRATION_OP, device=device, cases="quick", plant="candidate")
     if planted.outcome is Outcome.PASSED:
@@ -225,6 +235,34 @@ def calibrate(
         found.planted_verdict = planted.speed.verdict
     else:
         found.problems.append(planted.summary)
+    return found
+
+
+def measure_floor(
+    harness: Harness,
+    device: Device,
+    *,
+    repeats: int = 3,
+    progress: Callable[[str, float], None] = lambda doing, share: None,
+) -> Calibration:
+    """A/A error over a few cases and repeats. Keeps it, see :meth:`Floors.keep`."""
+    found = Calibration()
+    for number in range(repeats):
+        progress(f"the baseline against itself, {number + 1} of {repeats}", number / repeats)
+        report = run_twin(harness, CALIBRATION_OP, device=device, cases="quick")
+        if report.outcome is not Outcome.PASSED:
+            found.problems.append(report.summary)
+            continue
+        found.crowd = found.crowd or (report.machine.crowd if report.machine is not None else "")
+        for case in report.cases:
+            if case.speedup is not None:
+                found.ratios.setdefault(case.id, []).append(case.speedup)
+    errors = sorted(abs(math.log(r)) for values in found.ratios.values() for r in values)
+    if errors:
+        place = min(len(errors) - 1, math.ceil(QUANTILE * len(errors)) - 1)
+        found.floor = max(LEAST, errors[place])
+        ratios = [r for v in found.ratios.values() for r in v]
+        harness.floors.keep(device, found.floor, ratios, crowded=bool(found.crowd))
     return found
 
 

@@ -28,6 +28,7 @@ from fk_core import settings as fk_settings
 from fk_core.candidate_file import absolute, check_new_file, read_candidate
 from fk_core.errors import FkError
 from fk_core.plain import clean_text, document, failure
+from fk_core.records.job import UNFINISHED
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 
 app = typer.Typer(
@@ -153,7 +154,9 @@ def stub(
 def validate(
     op: Annotated[str, typer.Argument(help="Operator name, see `fk ops`.")],
     file: Annotated[Path, typer.Argument(help="The candidate file.")],
-    cases: Annotated[str, typer.Option(help="default, quick, or glob patterns over case ids.")] = "default",
+    cases: Annotated[
+        str, typer.Option(help="default (all), quick (at most five; on a CPU all), or glob patterns over case ids.")
+    ] = "default",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again even if this submission is on record.")] = False,
     allow: Annotated[
         list[str] | None,
@@ -216,7 +219,10 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, float | None], None]]:
     with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda doing, share: bar.update(
-            task, description=clean_text(doing), total=None if share is None else 1.0, completed=share or 0.0
+            task,
+            description=clean_text(doing),
+            total=None if share is None else 1.0,
+            completed=min(UNFINISHED, share or 0.0),
         )
 
 

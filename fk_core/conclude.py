@@ -10,8 +10,8 @@ from fk_core import __version__, verdict
 from fk_core.domain import share
 from fk_core.hearing import Hearing
 from fk_core.plain import clean_text
-from fk_core.records.report import OUTSIDE, CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
-from fk_core.settings import Settings
+from fk_core.records.report import CaseReport, Deploy, Machine, Outcome, Seconds, ValidateReport, blame_of
+from fk_core.settings import Settings, Timing
 
 _COMPARED = (
     *(Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE, Outcome.WRONG_VALUES),
@@ -27,7 +27,10 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
     cases = list(h.reports.values())
     if passed:
         by_id = {m.case.id: m for m in h.measured}
-        cases = [verdict.case_report(c, by_id[c.id], settings.timing, h.floor) if c.id in by_id else c for c in cases]
+        cases = [
+            verdict.case_report(c, by_id[c.id], settings.timing, h.floor, h.crowd) if c.id in by_id else c
+            for c in cases
+        ]
         decision = verdict.decide(
             cases,
             h.measured,
@@ -38,12 +41,14 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
             baseline=h.baseline,
             trusted=h.sandbox in ("namespaces", "landlock+seccomp"),
             outside=len(h.outside),
+            crowd=h.crowd,
         )
         cases += [
             CaseReport(
                 id=c.id,
                 outcome=Outcome.PASSED,
-                reason=f"{OUTSIDE}: the baseline runs here, so it counts 1.00",
+                reason="outside the domain that the candidate declares: the baseline runs here, so it counts 1.00",
+                routed_to_baseline=True,
                 verdict="same",
                 speedup=1.0,
                 calls=c.calls,
@@ -60,13 +65,13 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
         winner=bool(decision and decision.winner),
         winner_reason=decision.winner_reason if decision else _no_winner(h),
         seed_gate=decision.seed_gate if decision else (False if blame_of(h.outcome) == "candidate" else None),
-        summary=verdict.summary(h.spec.name, h.outcome, h.reason, decision, len(h.cases)),
+        summary=verdict.summary(h.spec.name, h.outcome, h.reason, decision, len(h.cases), len(h.outside)),
         speed=decision.speed if decision else verdict.Speed(reason=f"not timed: {h.outcome.value}"),
         cases=cases,
         deploy=_deploy(h),
         evidence=h.evidence,
         warnings=warnings[:30],
-        next_steps=_next_steps(h, cases, decision),
+        next_steps=_next_steps(h, cases, decision, settings.timing),
         seconds=Seconds(**{k: round(v, 4) for k, v in h.seconds.items()}, detail=h.detail),
         machine=h.machine,
         case_set=f"{h.request.cases}: {len(h.cases) + len(h.outside)} cases for {h.device.kind}",
@@ -130,7 +135,7 @@ def _sign_warnings(h: Hearing) -> list[str]:
     return found
 
 
-def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision | None) -> list[str]:
+def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision | None, timing: Timing) -> list[str]:
     if h.outcome is not Outcome.PASSED:
         steps = [e.instead for e in h.evidence if e.instead]
         if h.outcome is Outcome.WRONG_VALUES:
@@ -152,6 +157,11 @@ def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision 
     if decision is None or decision.winner:
         return ["Keep it"] if decision else []
     steps = []
+    unclear = decision.speed.verdict == "inconclusive"
+    if unclear and h.crowd:
+        steps.append("Run `fk validate` with `--fresh` once the machine is quiet: other work made these times unclear")
+    elif unclear and h.floor > timing.usual_floor(h.device.kind):
+        steps.append(f"Run `fk doctor` when the machine is quiet: its own error was measured as {h.floor:.0%}")
     slow = [c for c in cases if c.verdict == "slower"]
     if slow:
         worst = min(slow, key=lambda c: c.speedup or 1.0)
@@ -174,4 +184,5 @@ def machine(h: Hearing, versions: Mapping[str, Any]) -> Machine:
         sandbox=h.sandbox,
         clocks=h.clocks or ("as found, not locked" if gpu else ""),
         floor=h.floor,
+        crowd=h.crowd,
     )

@@ -12,7 +12,7 @@ from typing import Any
 from fk_core.domain import Domain
 from fk_core.fault import INSTEAD, CandidateFault, host_fault, in_call, stream_fault, wrong
 from fk_core.records.claims import CallClaim, HoldClaim, StateClaim, TryClaim
-from fk_core.records.report import CaseReport, Evidence, Outcome
+from fk_core.records.report import BEGUN, NOT_REACHED, CaseReport, Evidence, Outcome
 from fk_core.trial import Progress, Trial
 
 _FIRST_CALLS = 4
@@ -97,6 +97,7 @@ class Correctness:
         self.trial.check()
         if i % 8 == 0:
             self.progress(f"correctness: call {i + 1} of {len(self.probes)}", i / len(self.probes))
+        self._begun(probe["case_id"])
         try:
             claim = calls.made()
         except CandidateFault as fault:
@@ -111,6 +112,12 @@ class Correctness:
         self._count(calls.take(claim))
         self._try_capture(laid, probe["case_id"] or "")
         calls.go_on()
+
+    def _begun(self, case_id: str | None) -> None:
+        """So that a case which stays unjudged is not called one that was not reached."""
+        case = self.cases.get(case_id or "")
+        if case is not None and case.reason == NOT_REACHED:
+            self.cases[case.id] = case.model_copy(update={"reason": BEGUN})
 
     def _heard(self, probe: dict[str, Any], told: dict[str, Any]) -> None:
         """What the judge says of one call."""

@@ -1,4 +1,4 @@
-"""CPU time of what another process started, as the kernel counts it."""
+"""CPU time of what another process started, and of all that is none of ours, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,56 @@ def cpu_seconds(keeper: int) -> tuple[float, frozenset[int]]:
         total += _own(one) + _ended(one)
         waiting += _children(one)
     return total, frozenset(seen - {keeper})
+
+
+class Crowd:
+    """How many of the CPUs that this process may use others keep busy: processes that are neither this one nor below
+    it, and other guests of the same host (steal).
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+        self._last: tuple[float, float] | None = None
+
+    def look(self) -> None:
+        """What is counted begins with the first look and ends with the last one."""
+        all_s = _busy_s(os.sched_getaffinity(0))
+        if all_s is None:
+            return
+        others_s = all_s - time.process_time() - cpu_seconds(os.getpid())[0]
+        self._last = (time.monotonic(), others_s)
+        self._first = self._first or self._last
+
+    @property
+    def cores(self) -> float:
+        """Their mean number; 0 where the kernel does not say."""
+        if self._first is None or self._last is None or self._last[0] - self._first[0] < _LEAST_S:
+            return 0.0
+        return max(0.0, (self._last[1] - self._first[1]) / (self._last[0] - self._first[0]))
+
+    def told(self, most_share: float, spare: float) -> str:
+        """In words, where they kept more than ``most_share`` of the CPUs busy and left fewer than ``spare``."""
+        there = len(os.sched_getaffinity(0))
+        if self.cores <= max(most_share * there, there - spare):
+            return ""
+        of = "its only CPU" if there == 1 else f"its {there} CPUs"
+        return f"other work kept {self.cores:.1f} of {of} busy while cases were timed"
+
+
+_LEAST_S = 0.2
+"""The kernel counts in ticks of 10 ms."""
+
+
+def _busy_s(cpus: set[int]) -> float | None:
+    """Seconds for which these CPUs were not idle, those included that a hypervisor gave to others."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii", errors="replace").splitlines()
+        rows = [line.split() for line in lines if line.startswith("cpu") and line[3:4].isdigit()]
+        # user, nice, system, irq, softirq, steal; neither idle nor iowait, and guests are in user already
+        busy = [sum(int(row[1 + n]) for n in (0, 1, 2, 5, 6, 7)) for row in rows if int(row[0][3:]) in cpus]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(busy) * _TICK_S if busy else None
 
 
 def _own(pid: int) -> float:

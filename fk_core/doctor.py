@@ -38,7 +38,7 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
         return report.model_copy(update={"checks": checks})
     checks.append(Check(name="judge", state="ok", found=f"answers on {device.uuid}"))
     found = calibrate(harness, device, progress=lambda doing, share: progress(doing, 0.3 + 0.7 * (share or 0)))
-    checks += [_floor_check(device, found.floor, harness.settings.timing.cpu_floor)]
+    checks += [_floor_check(device, found, harness.settings.timing.usual_floor(device.kind), harness.floors.of(device))]
     checks.append(_planted_check(device, found, harness.floors.of(device)))
     if device.kind == "cuda":
         for op in harness.catalog.names():
@@ -126,18 +126,24 @@ def _sandbox(harness: Harness) -> Check:
     return Check(name="sandbox", state="ok" if best else "broken", found=", ".join(available), todo=todo)
 
 
-def _floor_check(device: Device, floor: float | None, cpu_floor: float) -> Check:
+def _floor_check(device: Device, found: Calibration, usual: float, in_use: float) -> Check:
+    """``usual``: the most that it is on a sound machine. ``in_use``: the error that reports allow for."""
+    floor, name = found.floor, "A/A floor"
     if floor is None:
-        return Check(name="A/A floor", state="broken", found="not measured")
+        return Check(name=name, state="broken", found="not measured")
+    good = floor <= usual
     what = f"{100 * floor:.2f}%: the error of a kernel timed against itself, nine times in ten not more"
     if device.kind == "cpu":
-        good = floor <= cpu_floor
-        what += f"; a CPU's is taken to be at least {cpu_floor:.0%}" if good else ""
-        todo = "" if good else "The machine is busy: end other work and run `fk doctor` again; reports use this error"
+        what += f"; a CPU's is taken to be at least {usual:.0%}" if good else ""
+        todo = "The machine is busy: end other work and run `fk doctor` again"
     else:
-        good = floor <= 0.01
-        todo = "" if good else "Look for other work on the GPU, or lock its clocks: it can't hold 1%"
-    return Check(name="A/A floor", state="ok" if good else "warn", found=what, todo=todo)
+        todo = f"Look for other work on the GPU, or lock its clocks: it can't hold {usual:.0%}"
+    if found.crowd:
+        what += f"; {found.crowd}"
+    if not good:
+        todo += f"; reports use an error of {100 * in_use:.3g}%, and a server that starts later than an hour from now "
+        todo += "measures it anew"
+    return Check(name=name, state="ok" if good else "warn", found=what, todo="" if good else todo)
 
 
 def _planted_check(device: Device, found: Calibration, in_use: float) -> Check:

@@ -55,6 +55,8 @@ class EagerTimer:
         self._usable, self._spare = range(slots), range(slots, self.slots)
         self._idle: dict[int, list[float]] = {}
         self._took: list[dict[Side, list[float]]] = []
+        if not on_gpu:
+            trial.crowd.look()
         for side in (CANDIDATE, BASELINE):
             self._release(side, list(self._spare))
         pace = {side: self._pace(side, target_s) for side in (CANDIDATE, BASELINE)}
@@ -85,6 +87,8 @@ class EagerTimer:
                 mine = order[: self.calls[side]]
                 took[side].append(self._turn(side, mine, audit=True))
         self._took.append(took)
+        if not self.on_gpu:
+            self.trial.crowd.look()
 
     def rounds(self) -> list[Round]:
         """Seconds of a call, turn by turn, of the rounds until now; without those no longer than idle turns."""

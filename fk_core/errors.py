@@ -7,7 +7,7 @@
     │   ├── BadSource           unreadable, oversized or undecodable candidate source
     │   ├── BadPath             a path outside the allowed roots, or not there
     │   ├── UnknownAttempt      no such attempt id in the journal
-    │   ├── UnknownDevice       the name of no device at all
+    │   ├── UnknownDevice       the name of no device at all, or of none that is here
     │   ├── UnknownJob          no such job id
     │   └── ForeignJob          a job that only another process can stop; carries whose it is
     ├── HarnessError            our fault (exit code 3)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fk_core import __version__, rights, stubs
 from fk_core import validate as validation
-from fk_core.calibrate import Floors
+from fk_core.calibrate import Floors, measure_floor
 from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
@@ -57,6 +57,20 @@ def _unqueued(ahead: int) -> None:
 
 def _nothing() -> None:
     """The record where nobody wants to be answered from it."""
+
+
+_ASKED_FOR = "what models ask for"
+"""Stands in what ``domain`` says of a range of rows that is too narrow."""
+
+
+def _sizes(cases: list[CaseSpec]) -> str:
+    """Dimensions and dtypes of cases, in words."""
+    sizes: dict[str, set[int]] = {}
+    for case in cases:
+        for name, size in case.dims.items():
+            sizes.setdefault(name, set()).add(size)
+    said = [f"{name} {', '.join(map(str, sorted(found)))}" for name, found in sizes.items()]
+    return f"{'; '.join(said)}; dtype {', '.join(sorted({case.dtype for case in cases}))}"
 
 
 def _settled(report: ValidateReport, known: validation.Known) -> ValidateReport:
@@ -154,6 +168,12 @@ class Harness:
         desk = self.desk(device)
         with desk.turn(self._closed), self.leases.acquire(device, purpose="warm up", cancel=self._closed):
             desk.warm(lambda: len(self.leases.queue(device.uuid).holders) <= 1)
+
+    def measure_again(self) -> None:
+        """Measure the default device's own error anew, if the one that is kept is likely that of a bad moment."""
+        device = self.device()
+        if self.floors.doubtful(device):
+            measure_floor(self, device)
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -328,10 +348,13 @@ class Harness:
         try:
             domain = declared(request.source, spec)
         except BadDomain as error:
-            problems.append(Problem(Outcome.CONTRACT_BROKEN, str(error)))
+            # What models ask for is said of GPUs, and the cases of a CPU are cut down.
+            here = f"; the cases judged here have {_sizes(cases)}" if _ASKED_FOR in str(error) else ""
+            problems.append(Problem(Outcome.CONTRACT_BROKEN, f"{error}{here}"))
         inside = [c for c in cases if domain.covers(c.dims, c.dtype)]
         if not inside and not problems:
-            problems.append(Problem(Outcome.CONTRACT_BROKEN, "SUPPORTS leaves out every case that was asked for"))
+            said = f"SUPPORTS leaves out every case that was asked for; these have {_sizes(cases)}"
+            problems.append(Problem(Outcome.CONTRACT_BROKEN, said))
             inside, domain = cases, EVERYTHING
         outside = [c for c in cases if c not in inside]
         floor = self.floors.of(device)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fk_core.domain import EVERYTHING, Domain
 from fk_core.fault import CandidateFault
 from fk_core.records.device import Device
-from fk_core.records.report import CaseReport, Evidence, Machine, Outcome, ValidateRequest
+from fk_core.records.report import BEGUN, NOT_REACHED, CaseReport, Evidence, Machine, Outcome, ValidateRequest
 from fk_core.records.task import CaseSpec, TaskSpec
 from fk_core.timings import CaseTiming
 
@@ -36,6 +36,8 @@ class Hearing:
     sandbox: str = ""
     clocks: str = ""
     floor: float = 0.0
+    crowd: str = ""
+    """See ``Machine``."""
     machine: Machine | None = None
     domain: Domain = EVERYTHING
     """What the candidate says it supports; ``cases`` lie in it, ``outside`` do not."""
@@ -47,7 +49,7 @@ class Hearing:
     def begin(self) -> None:
         """Nothing is known yet; after a first try, nothing but its warnings and seconds."""
         self.reports = {
-            c.id: CaseReport(id=c.id, outcome=Outcome.NOT_RUN, reason="not reached", calls=c.calls) for c in self.cases
+            c.id: CaseReport(id=c.id, outcome=Outcome.NOT_RUN, reason=NOT_REACHED, calls=c.calls) for c in self.cases
         }
         self.outcome, self.reason, self.evidence, self.measured, self.flags = Outcome.PASSED, "", [], [], {}
 
@@ -70,11 +72,17 @@ class Hearing:
     def ended(self, outcome: Outcome, reason: str) -> None:
         """Not by the candidate's doing: no case is failed, those not reached stay so."""
         self.outcome, self.reason = outcome, reason
-        self._not_reached(f"not reached: {outcome.value}")
+        self._not_run(f"the validation ended before that, {outcome.value}")
+
+    def refused(self, outcome: Outcome, reason: str) -> None:
+        """The source can't even be tried."""
+        self.outcome, self.reason = outcome, reason
+        self._not_run(f"the file was refused, {outcome.value}")
 
     def failed(self, fault: CandidateFault) -> None:
         self.outcome, self.reason, self.evidence = fault.outcome, fault.reason, fault.evidence
         failed = [fault.case] if fault.case in self.reports else list(self.reports)[:1] if fault.mismatch else []
+        infinite = fault.outcome is Outcome.NON_FINITE
         for case_id in failed:
             judged = fault.judged.get("judgement") or {}
             self.reports[case_id] = self.reports[case_id].model_copy(
@@ -82,8 +90,8 @@ class Hearing:
                     "outcome": fault.outcome,
                     "reason": fault.reason.splitlines()[0][:600],
                     "first_mismatch": fault.mismatch,
-                    "max_abs_error": judged.get("max_abs_error"),
-                    "max_error_ratio": judged.get("max_error_ratio"),
+                    # Those of the finite elements would look as if the case were nearly right.
+                    **{name: None if infinite else judged.get(name) for name in ("max_abs_error", "max_error_ratio")},
                 }
             )
         for case_id, report in self.reports.items():
@@ -91,9 +99,9 @@ class Hearing:
                 self.reports[case_id] = report.model_copy(
                     update={"outcome": Outcome.NOT_RUN, "reason": "not believed: see the evidence"}
                 )
-        self._not_reached("not reached: the candidate failed before")
+        self._not_run(f"the candidate failed before that, {fault.outcome.value}")
 
-    def _not_reached(self, why: str) -> None:
+    def _not_run(self, why: str) -> None:
         for case_id, report in self.reports.items():
-            if report.outcome is Outcome.NOT_RUN and report.reason == "not reached":
-                self.reports[case_id] = report.model_copy(update={"reason": why})
+            if report.outcome is Outcome.NOT_RUN and report.reason in (NOT_REACHED, BEGUN):
+                self.reports[case_id] = report.model_copy(update={"reason": f"{report.reason}: {why}"})

@@ -60,7 +60,19 @@ class Timing:
     default_floor: float = 0.003
     cpu_floor: float = 0.2
     """The least that a CPU's times are taken to be off by, whatever a measurement of a quiet moment says."""
+    crowd_share: float = 0.25
+    crowd_spare: float = 0.8
+    """Others crowd a CPU's cores where they keep more than this share of them busy and leave fewer than so many: one
+    side works at a time, and then waits for a core now and then. Beside one busy process on two cores, a kernel timed
+    against itself was off by 10% at most nine times in ten."""
+    crowd_floor: float = 0.7
+    """What a CPU's times are taken to be off by then, as a log ratio. Beside two busy processes on two cores, 20
+    readings of a kernel against itself were 0.68 to 1.31; once it was 1.41."""
     batch_us: float = 120.0
+
+    def usual_floor(self, kind: str) -> float:
+        """The most that the machine's own error is where nothing is wrong, on a ``cpu`` or a GPU."""
+        return self.cpu_floor if kind == "cpu" else self.changed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from rich.text import Text
 from fk_core.plain import clean_text
 from fk_core.records.device import DoctorReport, GpuStatus
 from fk_core.records.listing import OpsList, Stub
-from fk_core.records.report import OUTSIDE, CaseReport, Outcome, ValidateReport
+from fk_core.records.report import CaseReport, Outcome, ValidateReport
 from fk_core.tables import Rows
 from fk_core.verdict import between, times
 
@@ -59,10 +59,12 @@ def code(source: str) -> Group:
 
 def stub_notes(made: Stub) -> RenderableType:
     """All of a stub but its source."""
-    table = Rows("case", "calls per step", "baseline us", "floor us", title=f"{made.cases_total} cases")
+    headings = ("case", "call", "calls per step", "baseline us", "floor us")
+    table = Rows(*headings, wide=("call",), title=f"{made.cases_total} cases")
     for case in made.cases:
         calls = "" if case.calls is None else str(case.calls)
-        table.add(case.id, calls, _us(case.baseline_us), _us(case.floor_us))
+        call = case.call.partition("  #")[0]
+        table.add(case.id, call, calls, _us(case.baseline_us), _us(case.floor_us))
     lines = [_text(f"- {line}") for line in made.contract]
     lines.append(_text(f"Tolerance: {made.tolerance}"))
     lines.append(_text(f"Baselines, in order: {', '.join(made.baselines)}"))
@@ -83,7 +85,7 @@ def report(judged: ValidateReport) -> RenderableType:
     for case in judged.cases:
         floor = "" if case.floor_us is None else f" (floor {case.floor_us:.2f})"
         timed = case.verdict != "not_timed"
-        outcome = "outside SUPPORTS" if case.reason.startswith(OUTSIDE) else case.outcome.value
+        outcome = "outside SUPPORTS" if case.routed_to_baseline else case.outcome.value
         table.add(
             _text(case.id.removeprefix(f"{judged.op}/")),
             _text(outcome, "green" if case.outcome is Outcome.PASSED else "red"),
@@ -96,9 +98,13 @@ def report(judged: ValidateReport) -> RenderableType:
     speed = judged.speed
     if speed.verdict != "not_timed":
         line = f"Speed: {speed.verdict} {_ratio(speed.speedup, speed.ci95)} against {speed.baseline or 'no baseline'}"
-        parts.append(_text(f"{line}; trust: {speed.trust}. {speed.reason}".rstrip()))
+        parts.append(_text(f"{line}; trust: {speed.trust}"))
+        if speed.reason:
+            parts.append(_text(f"Inconclusive: {speed.reason}"))
+    parts += [_text(line) for line in _unclear(judged)]
     because = f", {judged.winner_reason}" if judged.winner_reason else ""
     parts.append(_text(f"Winner: {'yes' if judged.winner else 'no'}{because}"))
+    parts += [_text(line) for line in _circumstances(judged)]
     for item in judged.evidence:
         where = f" {item.where}" if item.where else ""
         # What to do instead is a next step already, unless there were too many of them.
@@ -109,8 +115,41 @@ def report(judged: ValidateReport) -> RenderableType:
     if judged.log_tail and not good:
         parts.append(_text("Output of the candidate:\n" + judged.log_tail, "dim"))
     same = f", answered from attempt {judged.identical_to}" if judged.identical_to else ""
-    parts.append(_text(f"Attempt {judged.attempt_id}, {judged.seconds.total:.2f} s{same}", "dim"))
+    attempt = f"Attempt {judged.attempt_id}" if judged.attempt_id else "Not on record"
+    parts.append(_text(f"{attempt}, {judged.seconds.total:.2f} s{same}", "dim"))
     return Group(*parts)
+
+
+def _unclear(judged: ValidateReport) -> list[str]:
+    """Why cases are inconclusive, where the speed of the whole does not say it already."""
+    by_reason: dict[str, list[str]] = {}
+    for case in judged.cases:
+        if case.verdict == "inconclusive" and case.reason and case.reason != judged.speed.reason:
+            by_reason.setdefault(case.reason, []).append(case.id.removeprefix(f"{judged.op}/"))
+    said = []
+    for reason, ids in by_reason.items():
+        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        said.append(f"Inconclusive, {ids[0]}{more}: {reason}")
+    return said
+
+
+def _circumstances(judged: ValidateReport) -> list[str]:
+    """What the candidate ran in, how much of the models' calls it takes, and what an engine has to know of it."""
+    said = []
+    if judged.machine is not None and judged.machine.sandbox:
+        said.append(f"Sandbox: {judged.machine.sandbox}")
+        share = judged.deploy.domain_share
+        part = "" if share is None else "all" if share == 1 else f"{share:.3g}"
+        said += [f"its domain: {part} of the models' calls"] if part else []
+    if judged.machine is not None and judged.machine.crowd and judged.machine.crowd not in judged.speed.reason:
+        said.append(judged.machine.crowd)
+    flags = judged.deploy.model_dump(exclude={"domain_share", "reasons"})
+    known = [f"{name} {'yes' if value else 'no'}" for name, value in flags.items() if value is not None]
+    unknown = [name for name, value in flags.items() if value is None]
+    lines = ["; ".join(said)] if said else []
+    if known:
+        lines.append(f"Deploy: {', '.join(known)}" + (f"; not known: {', '.join(unknown)}" if unknown else ""))
+    return lines
 
 
 def stands_in(summary: str, reason: str) -> bool:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Literal, Self
 
@@ -30,6 +30,7 @@ class Stop:
         self.why: Why = ""
         self._cancel, self._closing = cancel, closing
         self._deadline: float | None = None
+        self._waited: Callable[[], float] = lambda: 0.0
         self._lock = threading.Lock()
         self._handle = -1
         self._done = threading.Event()
@@ -47,10 +48,14 @@ class Stop:
         self._thread.join()
 
     @contextlib.contextmanager
-    def watching(self, child: Child, total_s: float) -> Iterator[None]:
-        """Kill this child when there is a reason to stop, ``total_s`` from now at the latest."""
+    def watching(self, child: Child, total_s: float, waited: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+        """Kill this child when there is a reason to stop, ``total_s`` from now at the latest.
+
+        The seconds by which ``waited`` grows meanwhile are not counted: in them it could not go on.
+        """
         with self._lock:
-            self._deadline = time.monotonic() + total_s
+            self._waited = waited
+            self._deadline = time.monotonic() + total_s - waited()
             with contextlib.suppress(ProcessLookupError):
                 # A handle, not a number: the number may be another process's by the time it is used.
                 self._handle = os.pidfd_open(child.pid)
@@ -77,8 +82,12 @@ class Stop:
             self._stop("cancelled")
         elif self._closing.is_set():
             self._stop("closed")
-        elif self._deadline is not None and time.monotonic() > self._deadline:
+        elif self._is_late():
             self._stop("late")
+
+    def _is_late(self) -> bool:
+        deadline = self._deadline
+        return deadline is not None and time.monotonic() > deadline + self._waited()
 
     def _stop(self, why: Why) -> None:
         with self._lock:

@@ -138,7 +138,7 @@ def _class(spec: TaskSpec, name: str, entry: Entry) -> str:
         doc.append(f"forward({given}) -> {answer or 'None'}")
         if form.leading:
             only = ", ".join(f"{name}={value!r}" for name, value in form.leading_init.items())
-            doc.append(f"    {form.leading} may be any number of dimensions" + (f" where {only}" if only else ""))
+            doc.append(f"    {form.leading} may be one to three dimensions" + (f" where {only}" if only else ""))
         doc += [
             f"    {name} {'is updated in place' if word == 'must' else 'may be overwritten'}"
             for name, word in form.mutates.items()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fk_core.child import wire
-from fk_core.cpu_clock import cpu_seconds
+from fk_core.cpu_clock import Crowd, cpu_seconds
 from fk_core.domain import EVERYTHING
 from fk_core.errors import Cancelled
 from fk_core.fault import CandidateFault, outcome_of
@@ -39,6 +39,8 @@ class Trial:
         self.child, self.scratch, self.judge, self.settings, self.cancel = child, scratch, judge, settings, cancel
         self.warnings: list[str] = []
         self.plan: dict[str, Any] = {}
+        self.crowd = Crowd()
+        """Who else used the CPUs while calls were timed by this process's clock."""
         self.random = random.Random(os.urandom(16))
         self.domain = EVERYTHING
         """What the candidate says it supports: calls outside it are not made."""

@@ -91,8 +91,7 @@ def validate(
 
 def rejected_text(hearing: Hearing, problems: list[Problem], settings: Settings) -> ValidateReport:
     """The report on a source that can't even be tried."""
-    hearing.outcome = problems[0].outcome
-    hearing.reason = "\n".join(p.message for p in problems)
+    hearing.refused(problems[0].outcome, "\n".join(p.message for p in problems))
     hearing.seconds["total"] = 0.0
     return conclude(hearing, settings)
 
@@ -229,7 +228,7 @@ class Validation:
                 self.progress("starting", None)
                 judge = held.enter_context(self.desk.session(self.stop.event, self._alone))
                 opening = self._open(judge)
-                child, scratch = stack.enter_context(self._candidate(held))
+                child, scratch = stack.enter_context(self._candidate(held, lease))
             trial = Trial(child, scratch, judge, self.settings, self.stop.event)
             trial.domain = self.h.domain
             try:
@@ -269,7 +268,7 @@ class Validation:
             return False
 
     @contextlib.contextmanager
-    def _candidate(self, held: contextlib.ExitStack) -> Iterator[tuple[Child, Path]]:
+    def _candidate(self, held: contextlib.ExitStack, lease: Lease) -> Iterator[tuple[Child, Path]]:
         """The candidate's process, watched as long as the block lasts; it ends, with all it started, with ``held``."""
         room = shutil.disk_usage(self.settings.home).free if self.settings.home.is_dir() else _ROOM_BYTES
         if room < _ROOM_BYTES:
@@ -284,7 +283,7 @@ class Validation:
         held.callback(child.kill)
         self.h.sandbox = child.level or ""
         try:
-            with self.stop.watching(child, self.settings.limits.total_s):
+            with self.stop.watching(child, self.settings.limits.total_s, lambda: lease.waited_s):
                 yield child, scratch
         finally:
             self.h.log_tail = _quoted(child.log_tail())
@@ -311,6 +310,7 @@ class Validation:
             timing = self.h.clock("timing", lambda: lease.waited_s)
             with timing, self.desk.launchers.paused(), self._undisturbed(trial, lease):
                 measured = stopwatch.all_cases(lease)
+                self._crowded(trial)
             with self.h.clock("timing"):
                 trial.finish(stopwatch.audits.judge_one)
                 stopwatch.audits.judge_all()
@@ -386,6 +386,13 @@ class Validation:
             self.h.warnings.append("the GPU ran under its power cap while cases were timed")
         self.h.clocks = f"SM {clocks.sm_mhz} MHz, memory {clocks.memory_mhz} MHz as found, not locked"
         return clocks.throttled
+
+    def _crowded(self, trial: Trial) -> None:
+        """On a CPU: where others had too much of it, less is told from times."""
+        t = self.settings.timing
+        self.h.crowd = trial.crowd.told(t.crowd_share, t.crowd_spare) if self.desk.cpu else ""
+        if self.h.crowd:
+            self.h.floor = max(self.h.floor, t.crowd_floor)
 
     @contextlib.contextmanager
     def _undisturbed(self, trial: Trial, lease: Lease) -> Iterator[None]:

@@ -32,13 +32,34 @@ def word(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0) -
     return "inconclusive"
 
 
+def unclear(
+    estimate: Estimate, timing: Timing, floor: float, least: float = 0.0, us: float | None = None, crowd: str = ""
+) -> str:
+    """Why :func:`word` says inconclusive. ``us`` is what a call takes, of a single case; ``crowd`` says what makes the
+    floor larger than the machine's own.
+    """
+    if estimate.half_width is None:
+        return "too few rounds or layouts for an interval"
+    if max(timing.changed, floor, least) == least and abs(estimate.log_ratio) <= least:
+        takes = "the calls are short" if us is None else f"a call takes {us:.3g} us"
+        return (
+            f"{takes}, and changes of less than {1e3 * timing.resolution_us:.0f} ns a call can't be told from the "
+            "machine's own error"
+        )
+    if floor >= timing.changed and (abs(estimate.log_ratio) <= floor or floor >= timing.sure * estimate.half_width):
+        if crowd:
+            return f"{crowd}, so changes of less than a factor of {math.exp(floor):.2g} are not called"
+        return f"changes of less than about {100 * floor:.3g}% can't be told from the machine's own error"
+    return "the interval is too wide for so small a change: more time would tell"
+
+
 def resolved(timing: Timing, *us: float | None) -> float:
     """The least change of the geometric mean of cases whose calls take so long that can be told from the machine's own
     error, as a fraction: each case has an error of its own."""
     return math.hypot(*(timing.resolution_us / one for one in us if one)) / max(1, len(us))
 
 
-def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float) -> CaseReport:
+def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor: float, crowd: str = "") -> CaseReport:
     """Add what was measured to a case that was correct."""
     estimate = measured.estimate
     update: dict[str, object] = {
@@ -52,13 +73,9 @@ def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor:
         update["eager_speedup"] = measured.eager.ratio
     if estimate is None:
         return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
-    verdict = word(estimate, timing, floor, resolved(timing, measured.baseline_us))
-    reason = ""
-    if verdict == "inconclusive" and word(estimate, timing, floor) != "inconclusive":
-        reason = (
-            f"a call takes {measured.baseline_us:.3g} us, and changes of less than {1e3 * timing.resolution_us:.0f} ns "
-            "a call can't be told from the machine's own error"
-        )
+    least = resolved(timing, measured.baseline_us)
+    verdict = word(estimate, timing, floor, least)
+    reason = unclear(estimate, timing, floor, least, measured.baseline_us, crowd) if verdict == "inconclusive" else ""
     if too_fast(measured):
         verdict = "inconclusive"
         reason = (
@@ -107,6 +124,7 @@ def decide(
     baseline: str,
     trusted: bool,
     outside: int = 0,
+    crowd: str = "",
 ) -> Decision:
     """Speed of the whole operator, and whether it wins. ``outside``: cases that the baseline takes, at 1.00 each."""
     timed = [m for m in measured if m.estimate is not None]
@@ -132,8 +150,11 @@ def decide(
     elif unbelieved:
         reason = f"faster than the hardware allows, so not believed: {', '.join(unbelieved[:3])}"
     least = resolved(timing, *(m.baseline_us for m in timed), *[None] * outside)
+    verdict: SpeedWord = "inconclusive" if reason else word(total, timing, floor, least)
+    if verdict == "inconclusive" and not reason:
+        reason = unclear(total, timing, floor, least, crowd=crowd)
     speed = Speed(
-        verdict="inconclusive" if reason else word(total, timing, floor, least),
+        verdict=verdict,
         reason=reason,
         speedup=total.ratio,
         ci95=interval,
@@ -148,7 +169,7 @@ def decide(
     seed_gate = correct and total.ratio >= 1.0
     why_not = _why_no_winner(cases, timed, interval, timing, floor, correct=correct, gpu=gpu)
     if not why_not and len(timed) < len(measured):
-        why_not = speed.reason
+        why_not = reason
     return Decision(speed, not why_not, why_not, seed_gate)
 
 
@@ -208,11 +229,15 @@ def _decimals(low: float, high: float) -> int:
     return 3 if not 0 < width < math.inf else min(9, max(3, 2 - math.ceil(math.log10(width))))
 
 
-def summary(op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int) -> str:
-    """One or two sentences that answer: is it right, is it faster."""
+def summary(
+    op: str, outcome: Outcome, reason: str, decision: Decision | None, total_cases: int, outside: int = 0
+) -> str:
+    """One or two sentences that answer: is it right, is it faster. ``outside``: cases that the baseline takes."""
     if outcome is not Outcome.PASSED:
         return f"{outcome.value}: {reason.splitlines()[0] if reason else ''}"[:600]
     head = f"PASSED: correct on all {total_cases} cases of {op}"
+    if outside:
+        head += f" that its SUPPORTS covers ({outside} more are left to the baseline)"
     if decision is None or decision.speed.speedup is None:
         return f"{head}; not timed: {decision.speed.reason if decision else 'timing was not reached'}"
     s = decision.speed

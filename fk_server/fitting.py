@@ -10,15 +10,28 @@ from fk_server.answers import ANSWER_CHARACTERS, size
 from fk_server.wording import in_tools
 
 _GOOD = ("PASSED",)
-_SHORT_CASE = ("id", "outcome", "reason", "candidate_us", "baseline_us", "verdict", "speedup", "ci95")
+_SHORT_CASE = (
+    "id",
+    "outcome",
+    "reason",
+    "routed_to_baseline",
+    "candidate_us",
+    "baseline_us",
+    "verdict",
+    "speedup",
+    "ci95",
+)
 _TEXT_STEPS = (1500, 600, 250)
 _LIST_STEPS = (12, 6, 3)
 
 
 def fit_envelope(envelope: dict[str, Any], limit: int = ANSWER_CHARACTERS) -> dict[str, Any]:
-    """A job envelope whose validate report fits: failing cases first and whole, then shorter, then only counted."""
+    """A job envelope with failing cases first, whose validate report fits: cases whole, then shorter, then counted."""
     envelope = in_tools(clean(envelope))
     result = envelope.get("result")
+    if isinstance(result, dict) and result.get("cases"):
+        result = {**result, "cases": sorted(result["cases"], key=_rank)}
+        envelope = {**envelope, "result": result}
     if size(envelope) <= limit or not isinstance(result, dict):
         return _shorten(envelope, limit)
     result = dict(result)
@@ -44,7 +57,7 @@ def _cases_within(cases: list[dict[str, Any]], frame: dict[str, Any], limit: int
     room = limit - size(frame) - len(',"cases_left_out":99999')
     kept: list[dict[str, Any]] = []
     for case in cases:
-        whole = {key: value for key, value in case.items() if value not in (None, "", [])}
+        whole = {key: value for key, value in case.items() if value is not False and value not in (None, "", [])}
         short = {key: value for key, value in whole.items() if key in _SHORT_CASE}
         options = (short,) if case.get("outcome") in _GOOD else (whole, short)
         form = next((option for option in options if size(option) + 1 <= room), None)
@@ -56,11 +69,15 @@ def _cases_within(cases: list[dict[str, Any]], frame: dict[str, Any], limit: int
 
 
 def _urgency(case: dict[str, Any]) -> tuple[int, float]:
-    """Failing cases, then cases that did not run, then passing ones from the slowest speedup up."""
-    outcome = case.get("outcome")
-    speedup = case.get("speedup")
-    rank = 2 if outcome in _GOOD else 1 if outcome == "NOT_RUN" else 0
+    """As :func:`_rank`, passing ones from the slowest speedup up."""
+    rank, speedup = _rank(case), case.get("speedup")
     return rank, float(speedup) if isinstance(speedup, int | float) and rank == 2 else 0.0
+
+
+def _rank(case: dict[str, Any]) -> int:
+    """Failing cases, then cases that did not run, then passing ones."""
+    outcome = case.get("outcome")
+    return 2 if outcome in _GOOD else 1 if outcome == "NOT_RUN" else 0
 
 
 def fit_list(data: dict[str, Any], key: str, limit: int = ANSWER_CHARACTERS) -> dict[str, Any]:

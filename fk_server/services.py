@@ -73,6 +73,7 @@ class Services:
             return
         try:
             self.harness.warm()
+            self.harness.measure_again()
         except Exception:
             # The next validate starts the same processes and reports what is wrong with them.
             log.exception("warming up failed")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 MODULE_NAME = "candidate"
 _TEXT = 2000
+_FRAMES = 8
 
 
 class ContractBroken(Exception):
@@ -91,15 +92,28 @@ def describe(error: BaseException, scratch: str) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename.startswith(scratch)]
     where = f"line {own[-1].lineno}: {(own[-1].line or '').strip()}" if own else ""
-    lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-8)
-    text = "".join(lines).replace(scratch + os.sep, "")
+    text = _traceback(error, scratch).replace(scratch + os.sep, "")
     message = _clean(_said(error).replace(scratch + os.sep, ""))
     return {
         "type": _clean(type(error).__name__)[:200],
         "message": _ends(message, 2 * _TEXT - 100),
         "where": _clean(where)[:300],
-        "trace": _clean(text)[-_TEXT:],
+        "trace": _ends(_clean(text), _TEXT),
     }
+
+
+def _traceback(error: BaseException, scratch: str) -> str:
+    """From the first frame of the candidate's file on, if there is one: what called it is the harness's own. At most
+    eight frames, that one and the last seven.
+    """
+    told = traceback.TracebackException(type(error), error, error.__traceback__)
+    frames = list(told.stack)
+    first = next(
+        (n for n, frame in enumerate(frames) if frame.filename.startswith(scratch)), max(0, len(frames) - _FRAMES)
+    )
+    kept = frames[first:]
+    told.stack[:] = kept if len(kept) <= _FRAMES else [kept[0], *kept[1 - _FRAMES :]]
+    return "".join(told.format())
 
 
 def _ends(text: str, most: int) -> str:

@@ -23,7 +23,7 @@ from fk_core.errors import Cancelled, FkError, ForeignJob, HarnessError, Journal
 from fk_core.jobs.base import Validates
 from fk_core.jobs.ledger import JobLedger
 from fk_core.jobs.recorded import ENDED, how_to_go_on, recorded_status
-from fk_core.records.job import JobState, JobStatus
+from fk_core.records.job import UNFINISHED, JobState, JobStatus
 from fk_core.records.report import Outcome, ValidateReport, ValidateRequest
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class _Job:
     submitted_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
     cancel: threading.Event = field(default_factory=threading.Event)
+    worked: bool = False
+    """Whether it has had the device."""
     unwanted: bool = False
     """Whether the caller cancelled it; the end of the server stops jobs that are still wanted."""
     done: threading.Event = field(default_factory=threading.Event)
@@ -220,22 +222,21 @@ class Jobs:
             with self._changed:
                 if not job.cancel.is_set():
                     job.doing = doing
-                job.progress = None if share is None else min(1.0, max(0.0, share))
+                job.progress = None if share is None else min(UNFINISHED, max(0.0, share))
                 self._tell(job)
 
         def queued(ahead: int) -> None:
             with self._changed:
                 job.state, job.ahead = (JobState.QUEUED, ahead) if ahead else (JobState.WORKING, None)
+                first, job.worked = not (ahead or job.worked), job.worked or not ahead
                 self._tell(job)
+            if first:
+                self._record(self._ledger.working, job.job_id)
 
         def begun(attempt_id: str) -> None:
             with self._changed:
                 job.attempt_id = attempt_id
-            try:
-                self._ledger.begun(job.job_id, attempt_id)
-            except JournalError:
-                # No reason to stop: the attempt itself is in the journal, and this process knows the two.
-                log.exception("the job ledger could not be written")
+            self._record(self._ledger.begun, job.job_id, attempt_id)
 
         state, error, failure, report = JobState.FAILED, "", None, None
         try:
@@ -254,21 +255,23 @@ class Jobs:
                 f"the harness failed with {type(fault).__name__}: {fault}", hint="The server's log has the traceback"
             )
             error = f"{failure.code}: {failure}"
-        self._record_end(job, state, error)
+        self._record(self._ledger.ended, job.job_id, state.value, error)
         with self._changed:
             self._end(job, state, error=error, failure=failure, report=report)
 
     def _end_unstarted(self, job: _Job) -> None:
         state, error = _stopped(job), "stopped before it started"
-        self._record_end(job, state, error)
+        self._record(self._ledger.ended, job.job_id, state.value, error)
         with self._changed:
             self._end(job, state, error=error)
 
-    def _record_end(self, job: _Job, state: JobState, error: str) -> None:
+    def _record(self, write: Callable[..., None], *told: str) -> None:
+        """Write to the ledger. If that fails nothing stops: this process knows all of it, and the journal has attempts
+        and answers; only how the job stands would not outlive this process.
+        """
         try:
-            self._ledger.ended(job.job_id, state.value, error)
+            write(*told)
         except JournalError:
-            # The answer itself is in memory and in the journal; only the id would not outlive this process.
             log.exception("the job ledger could not be written")
 
     def _end(

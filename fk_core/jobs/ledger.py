@@ -26,6 +26,8 @@ class Entry:
     """Names the process that it belongs to, see ``alive.mark``."""
     submitted: float
     attempt_id: str = ""
+    working: bool = False
+    """Whether it ran: until then it waited, also with an attempt, for the device."""
     status: str = ""
     """How it ended, or empty while it has not."""
     error: str = ""
@@ -58,6 +60,10 @@ class JobLedger:
     def begun(self, job_id: str, attempt_id: str) -> None:
         """Record which attempt a job makes. Raises ``JournalError`` if it could not be written."""
         self._append({"event": "begun", "job": job_id, "attempt": attempt_id})
+
+    def working(self, job_id: str) -> None:
+        """Record that a job has the device. Raises ``JournalError`` if it could not be written."""
+        self._append({"event": "working", "job": job_id})
 
     def ended(self, job_id: str, status: str, error: str) -> None:
         """Record the end of a job. Raises ``JournalError`` if it could not be written."""
@@ -99,6 +105,8 @@ class JobLedger:
                 attempt_id = str(event.get("attempt", ""))
                 self._entries[job_id] = replace(self._entries[job_id], attempt_id=attempt_id)
                 self._by_attempt[attempt_id] = job_id
+            elif event.get("event") == "working" and job_id in self._entries:
+                self._entries[job_id] = replace(self._entries[job_id], working=True)
             elif event.get("event") == "ended" and job_id in self._entries:
                 self._entries[job_id] = replace(
                     self._entries[job_id],

@@ -38,17 +38,20 @@ def recorded_status(key: str, ledger: JobLedger, journal: Attempts) -> JobStatus
     elif report is not None:
         state = JobState.CANCELLED
     else:
-        state = JobState.INTERRUPTED if not running else JobState.WORKING if attempt_id else JobState.QUEUED
+        # Of an attempt without a job, as the command line makes them, nobody has recorded whether it waits.
+        worked = entry is None or entry.working
+        state = JobState.INTERRUPTED if not running else JobState.WORKING if worked else JobState.QUEUED
     job_id, elapsed_s, doing, error = attempt_id, 0.0, "", ""
     if entry is not None:
         job_id = entry.job_id
         error = entry.error
         elapsed_s = max(0.0, (entry.ended or (time.time() if running else entry.submitted)) - entry.submitted)
     if state not in ENDED:
-        does = "runs" if state is JobState.WORKING else "waits"
+        does = "waits" if state is JobState.QUEUED else "runs" if entry is not None else "runs, or waits to,"
         doing = f"{does} in another process, pid {pid or 'unknown'}" + (f", for {client}" if client else "")
     elif state is JobState.INTERRUPTED:
-        error = "its process ended while this ran"
+        when = "before" if entry is not None and not entry.working else "while"
+        error = f"its process ended {when} this ran"
     return JobStatus(
         status=state,
         job_id=job_id,

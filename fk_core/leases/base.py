@@ -56,7 +56,7 @@ class Lease(Protocol):
 
     @property
     def waited_s(self) -> float:
-        """Seconds spent in queues, for the first grant and for upgrades."""
+        """Seconds spent in queues until now, for the first grant and for upgrades; grows while it waits."""
 
     @property
     def overdue(self) -> bool:

@@ -94,9 +94,9 @@ def resolve(
     ``queue_length`` of a UUID, and the first of these.
 
     Raises:
-        UnknownDevice: it is the name of no device at all.
-        NoDevice: there is none such; says what there is. Also ``auto`` raises it when GPUs are there but their driver
-            fails: then the CPU would hide a fault.
+        UnknownDevice: it is the name of no device at all, or of none that is here; says what there is.
+        NoDevice: any GPU was asked for and there is none. Also where GPUs are there but their driver fails, with
+            ``auto``, too: then the CPU would hide a fault.
     """
     found = survey() if found is None else found
     wanted = spec.strip()
@@ -125,7 +125,8 @@ def resolve(
         raise UnknownDevice(f"no device is named {spec!r}; there is {there}", hint=hint)
     problem = f"device {spec!r} fits {len(matches)} devices" if matches else f"no device {spec!r}"
     note = f" ({found.note})" if found.note else ""
-    raise NoDevice(f"{problem}; there is {there}{note}", hint=hint)
+    # A driver that fails is the machine's fault; else what was asked for is none of what is here.
+    raise (NoDevice if found.broken else UnknownDevice)(f"{problem}; there is {there}{note}", hint=hint)
 
 
 def _name(device: Device) -> str:

@@ -111,6 +111,7 @@ class FlockLease:
         self._mode_since = 0.0
         self._seconds: dict[Mode, float] = {"shared": 0.0, "exclusive": 0.0}
         self._waited_s = 0.0
+        self._waiting_since: float | None = None
         self._last_mode: Mode = "shared"
 
     @property
@@ -139,7 +140,8 @@ class FlockLease:
 
     @property
     def waited_s(self) -> float:
-        return self._waited_s
+        since, waited_s = self._waiting_since, self._waited_s
+        return waited_s if since is None else waited_s + time.monotonic() - since
 
     @property
     def overdue(self) -> bool:
@@ -191,11 +193,12 @@ class FlockLease:
         self, mode: Mode, timeout_s: float | None, cancel: threading.Event | None, on_wait: OnWait | None
     ) -> None:
         """Draws a ticket, gives the old one up only then (so nobody slips in between), and waits."""
-        began = time.monotonic()
+        began = self._waiting_since = time.monotonic()
         limit_s = self._leases.queue_limit_s(timeout_s)
         try:
             ticket = self._leases.draw(self._device.uuid, mode, self._purpose, self._hold_s, _mutex_limit_s(limit_s))
         except BaseException:
+            self._waiting_since = None
             self.release()
             raise
         try:
@@ -206,7 +209,9 @@ class FlockLease:
             ticket.drop()
             raise
         finally:
+            # In this order: whoever reads in between counts it twice, and not for a moment not at all.
             self._waited_s += time.monotonic() - began
+            self._waiting_since = None
         with self._lock:
             self._ticket = ticket
             self._granted = self._mode_since = time.monotonic()

@@ -17,6 +17,10 @@ class JobState(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+UNFINISHED = 0.99
+"""The largest share done of what has not ended."""
+
+
 class JobStatus(Record):
     status: JobState
     job_id: str
@@ -26,7 +30,7 @@ class JobStatus(Record):
     doing: str = ""
     """What happens now, in words."""
     progress: float | None = None
-    """Share done, 0 to 1, where it is known."""
+    """Share done of what it does now, 0 to 1, where that is known; 1 is a job that is completed."""
     elapsed_s: float = 0.0
     next: str = ""
     """How to ask again."""

@@ -73,8 +73,9 @@ class Mismatch(Record):
     note: str = ""
 
 
-OUTSIDE = "outside the domain that the candidate declares"
-"""How the reason of a case begins that was not run: the baseline runs there."""
+NOT_REACHED = "not reached"
+BEGUN = "begun, and not judged to the end"
+"""How the reason of a case begins that says NOT_RUN: none of its calls was made, or some were."""
 
 
 class CaseReport(Record):
@@ -83,7 +84,10 @@ class CaseReport(Record):
     id: str
     outcome: Outcome
     reason: str = ""
-    """Why the outcome is not PASSED, or why there are no times."""
+    """Why the outcome is not PASSED, why there are no times, or why its word is ``inconclusive``."""
+    routed_to_baseline: bool = False
+    """Whether it lies outside the domain that the candidate declares: the candidate was not run here. It says PASSED
+    because an engine would run the baseline."""
     max_abs_error: Number = None
     max_error_ratio: Number = None
     """Largest abs(c - ref) / (half an ulp + u * mag), of which the task's tolerance says how much passes."""
@@ -123,6 +127,7 @@ class Evidence(Record):
 class Speed(Record):
     verdict: SpeedWord = "not_timed"
     reason: str = ""
+    """Why there is no word, or why it is ``inconclusive``."""
     speedup: Number = None
     """Geometric mean over the timed cases."""
     ci95: tuple[float, float] | None = None
@@ -183,7 +188,9 @@ class Machine(Record):
     """Level that confined the candidate: ``namespaces``, ``landlock+seccomp`` or ``process``."""
     clocks: str = ""
     floor: Number = None
-    """The machine's own A/A error as a fraction; None where it was not measured."""
+    """The machine's own A/A error as a fraction, more where others used its CPUs; None where it was not measured."""
+    crowd: str = ""
+    """How much other work there was on the CPUs while cases were timed, where it was too much for their times."""
 
 
 class ValidateReport(Record):

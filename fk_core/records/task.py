@@ -53,7 +53,7 @@ class Form(Record):
     """Tensor arguments that are passed, in order."""
     outputs: dict[str, Output]
     leading: str = ""
-    """The first dimension of arguments and outputs that stands for any number of leading ones; empty if it is one."""
+    """The first dimension of arguments and outputs that stands for one to three leading ones; empty if it is one."""
     leading_init: dict[str, Any] = Field(default_factory=dict)
     """Arguments of ``__init__`` with which that holds: with others, more dimensions would mean something else."""
     rows: str = ""

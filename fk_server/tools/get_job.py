@@ -23,7 +23,7 @@ async def get_job(
 ) -> Annotated[CallToolResult, JobStatus]:
     """Go on waiting for a job, or look up a finished one; also after the server was restarted.
 
-    Answers the same envelope as validate_kernel. 'interrupted' means that the server stopped while the job ran:
+    Answers the same envelope as validate_kernel. 'interrupted' means that the server stopped before the job had ended:
     submit the kernel again.
     """
     services = ctx.request_context.lifespan_context

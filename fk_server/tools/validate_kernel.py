@@ -30,8 +30,8 @@ async def validate_kernel(
     cases: Annotated[
         str,
         Field(
-            description="'default' (all cases, the default), 'quick' (a few), or glob patterns over case ids, "
-            "comma-separated, for example '*Llama-3.1-8B*'"
+            description="'default' (all cases, the default), 'quick' (at most five; on a CPU all), or glob patterns "
+            "over case ids, comma-separated, for example '*Llama-3.1-8B*'"
         ),
     ] = "default",
     mode: Annotated[

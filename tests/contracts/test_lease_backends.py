@@ -347,3 +347,24 @@ def test_a_device_name_that_is_a_path_is_refused(leases: LeaseBackend) -> None:
 def test_an_unknown_backend_names_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="flock"):
         base.load("zookeeper", Settings(home=tmp_path, lock_dir=tmp_path))
+
+
+def test_waiting_is_counted_while_it_lasts(leases: LeaseBackend) -> None:
+    told: list[float] = []
+    mine = leases.acquire(CPU, "shared")
+    other = leases.acquire(CPU, "shared")
+
+    def look() -> None:
+        time.sleep(0.2)
+        told.append(mine.waited_s)
+        other.release()
+
+    thread = threading.Thread(target=look)
+    before = mine.waited_s
+    thread.start()
+    mine.upgrade(timeout_s=LONG_S)
+    thread.join()
+    after = mine.waited_s
+    time.sleep(0.05)
+    assert before + 0.1 < told[0] <= after == mine.waited_s
+    mine.release()

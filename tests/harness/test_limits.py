@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fk_core.harness import Harness
+from fk_core.leases.devices import cpu_device
+from fk_core.leases.flock import FlockLeases
 from fk_core.records.report import Outcome, ValidateReport
+from fk_core.sandbox.launch import Child
+from fk_core.stop import Stop
 from tests.harness import kit
 
 MIB = 1 << 20
@@ -127,6 +132,25 @@ def test_the_whole_takes_too_long(tmp_path: Path) -> None:
     assert report.outcome is Outcome.TIMED_OUT, report.summary
     assert report.blame == "candidate"
     assert "longer than 3 s" in report.summary
+
+
+def test_the_wait_for_the_device_to_itself_is_no_part_of_the_whole(
+    shared: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Callable[[], float]] = []
+    watching = Stop.watching
+
+    def watched(self: Stop, child: Child, total_s: float, waited: Callable[[], float] = lambda: 0.0) -> Any:
+        given.append(waited)
+        return watching(self, child, total_s, waited)
+
+    monkeypatch.setattr(Stop, "watching", watched)
+    with FlockLeases(shared.settings).acquire(cpu_device(), "shared", purpose="somebody else"):
+        job = kit.Running(shared, kit.request())
+        assert kit.within(lambda: any("somebody else" in doing for doing in job.doing), 30.0)
+        before = given[0]()
+        assert kit.within(lambda: given[0]() > before + 0.2, 10.0), "the clock does not stop while it waits"
+    assert kit.passed(job.result())
 
 
 def test_what_is_printed_is_quoted(tight: Harness) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fk_core.cpu_clock import Crowd
 from fk_core.errors import DeviceBroken
 from fk_core.harness import Harness
 from fk_core.leases.foreign import Registry
@@ -148,3 +149,16 @@ def test_in_the_report(shared: Harness, monkeypatch: pytest.MonkeyPatch) -> None
     assert not report.winner
     assert [case.outcome for case in report.cases] == [Outcome.PASSED]
     assert shared.cached_report(wanted) is None
+
+
+@pytest.mark.parametrize("cores", [0.0, 1000.0])
+def test_on_a_crowded_cpu_only_large_changes_are_called(
+    shared: Harness, cores: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Crowd, "cores", property(lambda self: cores))
+    report = shared.validate(kit.request())
+    assert kit.passed(report)
+    assert report.machine is not None
+    assert bool(report.machine.crowd) is (cores > 0)
+    t = shared.settings.timing
+    assert report.machine.floor == (t.crowd_floor if cores else t.cpu_floor)

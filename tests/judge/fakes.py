@@ -15,6 +15,7 @@ from typing import Any
 
 from fk_core import eager, gated, measure
 from fk_core.child.wire import REPLY, Frame
+from fk_core.cpu_clock import Crowd
 from fk_core.errors import Cancelled
 from fk_core.measure import Stopwatch
 from fk_core.records.claims import Claim
@@ -147,6 +148,7 @@ class FakeTrial:
     def __init__(self, process: Process, lies: Lies, settings: Settings) -> None:
         self.process, self.lies, self.settings = process, lies, settings
         self.random = random.Random(5)
+        self.crowd = Crowd()
         self.cancel: threading.Event | None = None
         self.made: list[str] = []
         self.fds: list[int] = []

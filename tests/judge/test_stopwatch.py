@@ -644,6 +644,9 @@ def test_the_cpu_is_timed_by_the_outside_clock(bench: Make, eager_us: float, rat
     made = bench(cpu=True, candidate=Side(eager_us=eager_us))
     (found,) = made.run()
     assert found.mode == "cpu wall"
+    assert made.trial.crowd._last is not made.trial.crowd._first, (
+        "others are looked for from the first turn to the last"
+    )
     assert found.estimate is not None
     assert found.estimate.ratio == pytest.approx(ratio, rel=0.006)
     assert (found.capturable, found.floor_us) == (None, None)

@@ -237,8 +237,15 @@ def test_auto_takes_the_shortest_queue() -> None:
     [("7", "no device '7'.*0: NVIDIA H200 GPU-aaaa0000-1"), ("GPU-aaaa", "fits 2 devices")],
 )
 def test_what_does_not_resolve_names_what_is_there(spec: str, says: str) -> None:
-    with pytest.raises(NoDevice, match=says):
+    with pytest.raises(UnknownDevice, match=says) as caught:
         resolve(spec, Survey([*gpus(A, B), cpu_device()]))
+    assert caught.value.exit_code == 2, "a wrong option, as any other name of no device"
+
+
+def test_a_gpu_that_a_failing_driver_hides_is_no_wrong_request() -> None:
+    with pytest.raises(NoDevice, match="no device '0'") as caught:
+        resolve("0", Survey([cpu_device()], note="the driver fails", broken=True))
+    assert caught.value.exit_code == 3
 
 
 @pytest.mark.parametrize("spec", ["tpu", "cuda:x", "gpu"])
@@ -251,7 +258,7 @@ def test_what_names_no_device_is_a_wrong_request(spec: str) -> None:
 def test_an_index_means_the_machines_not_the_visible_ones() -> None:
     found = survey({"CUDA_VISIBLE_DEVICES": "1"}, Nvml(Driver([A, B])))
     assert resolve("1", found).uuid == B
-    with pytest.raises(NoDevice, match="hides 1 of 2"):
+    with pytest.raises(UnknownDevice, match="hides 1 of 2"):
         resolve("0", found)
 
 

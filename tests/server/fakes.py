@@ -58,6 +58,7 @@ class FakeHarness:
         self.line = 0
         """How many others are ahead at the device."""
         self.warmed = threading.Event()
+        self.measured_again = threading.Event()
         self.reports: dict[str, ValidateReport] = {}
         self.make_report: Callable[[ValidateRequest, str], ValidateReport] = passing
         self.raises: dict[str, BaseException] = {}
@@ -65,6 +66,9 @@ class FakeHarness:
 
     def warm(self) -> None:
         self.warmed.set()
+
+    def measure_again(self) -> None:
+        self.measured_again.set()
 
     def close(self) -> None:
         self.closed = True

@@ -22,6 +22,15 @@ def test_a_small_report_is_not_touched() -> None:
     assert fit_envelope(_envelope(report)) == _envelope(report)
 
 
+def test_failing_cases_come_first_in_a_report_that_needs_no_cut() -> None:
+    outcomes = [Outcome.PASSED, Outcome.NOT_RUN, Outcome.PASSED, Outcome.WRONG_VALUES, Outcome.NOT_RUN]
+    cases = [CaseReport(id=f"case{i}", outcome=outcome) for i, outcome in enumerate(outcomes)]
+    report = ValidateReport(op="x", level=1, outcome=Outcome.WRONG_VALUES, attempt_id="a", cases=cases)
+    fitted = fit_envelope(_envelope(report))
+    assert "cut" not in fitted["result"]
+    assert [case["id"] for case in fitted["result"]["cases"]] == ["case3", "case1", "case4", "case0", "case2"]
+
+
 def test_a_huge_one_fits_and_still_is_an_envelope() -> None:
     fitted = fit_envelope(_envelope(huge(ValidateRequest(op="x", source=""), "a")))
     assert size(fitted) <= ANSWER_CHARACTERS

@@ -39,3 +39,11 @@ def test_a_server_that_ends_at_once_warms_nothing(tmp_path: Path) -> None:
     services.open()
     services.close()
     assert not harness.warmed.wait(1.0)
+
+
+def test_a_server_measures_a_doubtful_error_again(tmp_path: Path) -> None:
+    harness = FakeHarness(settings_in(tmp_path))
+    services = Services(harness, Roots(()))  # type: ignore[arg-type]
+    services.open()
+    assert harness.measured_again.wait(10.0)
+    services.close()

@@ -92,6 +92,8 @@ def test_quick_is_small_and_spread(catalog: Catalog) -> None:
         assert min(sizes) in [elements(spec, case) for case in quick]
         assert max(sizes) in [elements(spec, case) for case in quick]
         assert quick == catalog.select(spec, "cuda", "quick")
+        # Help, tool and README say so.
+        assert catalog.select(spec, "cpu", "quick") == catalog.select(spec, "cpu", "default")
 
 
 def test_globs(catalog: Catalog) -> None:

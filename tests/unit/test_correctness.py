@@ -12,7 +12,7 @@ from fk_core.correctness import Correctness, left_out
 from fk_core.domain import EVERYTHING, Domain
 from fk_core.fault import CandidateFault, explain
 from fk_core.records.claims import StateClaim
-from fk_core.records.report import Outcome
+from fk_core.records.report import BEGUN, NOT_REACHED, CaseReport, Outcome
 from fk_core.trial import Trial
 from tests.unit.stage import Make, Play, Stage, exception
 
@@ -135,6 +135,14 @@ def test_a_value_that_is_not_finite_is_named() -> None:
     first = {"index": [1, 0], "expected": None, "got": 0.5, "note": "expected is NaN"}
     told = {"outcome": "NON_FINITE", "judgement": {"first_mismatch": first, "share_wrong": 0.5}, "limit": 5}
     assert explain(told).startswith("first wrong at [1, 0]: expected NaN, got 0.5; 50% of")
+
+
+def test_the_error_ratio_beside_a_value_that_is_not_finite_is_of_the_others() -> None:
+    judged = {"first_mismatch": {"index": [0], "expected": None, "got": 0.5}, "max_error_ratio": 0.8}
+    said = explain({"outcome": "NON_FINITE", "judgement": judged, "limit": 5})
+    assert said.endswith("error ratio of the finite elements 0.8, at most 5 is right")
+    said = explain({"outcome": "WRONG_VALUES", "judgement": judged, "limit": 5})
+    assert said.endswith("error ratio 0.8, at most 5 is right")
 
 
 def test_that_all_is_wrong_is_said_once() -> None:
@@ -386,3 +394,14 @@ def test_a_call_that_is_wrong_is_said_while_others_wait(trial: Make) -> None:
     with pytest.raises(CandidateFault) as caught:
         whole(judged)
     assert "call 2 is off" in caught.value.reason
+
+
+def test_a_case_has_begun_once_one_of_its_calls_is_made(trial: Make) -> None:
+    judged = on_gpu(trial, [], play_tries({2: exception()}))
+    names = ["a", "a", "b", "c", None]
+    judged.cases = {name: CaseReport(id=name, outcome=Outcome.NOT_RUN, reason=NOT_REACHED) for name in "abc"}
+    for probe, name in zip(judged.probes, names, strict=True):
+        probe["case_id"] = name
+    with pytest.raises(CandidateFault):
+        judged.make()
+    assert [case.reason for case in judged.cases.values()] == [BEGUN, BEGUN, NOT_REACHED]

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-from fk_core.cpu_clock import cpu_seconds
+from fk_core import cpu_clock
+from fk_core.cpu_clock import Crowd, cpu_seconds
+from fk_core.settings import Timing
 
 BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 THREAD = (
@@ -73,3 +75,63 @@ def test_who_works_is_told() -> None:
     assert process.pid in cpu_seconds(os.getpid())[1]
     process.communicate("end\n", timeout=20)
     assert process.pid not in cpu_seconds(os.getpid())[1]
+
+
+class Kernel:
+    """A machine of so many CPUs, on which others and we keep some busy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cpus: int) -> None:
+        self.cpus, self.now, self.others, self.ours = cpus, 0.0, 0.0, 0.0
+        monkeypatch.setattr(cpu_clock.os, "sched_getaffinity", lambda pid: set(range(cpus)))
+        monkeypatch.setattr(cpu_clock.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(cpu_clock.time, "process_time", lambda: self.ours / 2)
+        monkeypatch.setattr(cpu_clock, "cpu_seconds", lambda pid: (self.ours / 2, frozenset()))
+        monkeypatch.setattr(cpu_clock, "_busy_s", lambda cpus: self.others + self.ours)
+
+    def go_on(self, seconds: float, others: float, ours: float) -> None:
+        self.now += seconds
+        self.others += others * seconds
+        self.ours += ours * seconds
+
+
+@pytest.mark.parametrize(
+    ("cpus", "others", "crowded"),
+    [
+        (1, 0.2, False),
+        (1, 0.3, True),
+        (2, 1.1, False),
+        (2, 1.3, True),
+        (4, 3.1, False),
+        (4, 3.3, True),
+        (64, 63.0, False),
+        (64, 63.5, True),
+    ],
+)
+def test_others_crowd_the_cpus_where_they_leave_too_few(
+    cpus: int, others: float, crowded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(monkeypatch, cpus)
+    crowd = Crowd()
+    kernel.go_on(10.0, cpus, 0.0)  # before the first look
+    crowd.look()
+    assert crowd.cores == 0.0
+    kernel.go_on(1.0, others, 1.0)
+    crowd.look()
+    kernel.go_on(1.0, others, 1.0)
+    crowd.look()
+    kernel.go_on(10.0, cpus, 0.0)  # after the last one
+    assert crowd.cores == pytest.approx(others)
+    told = crowd.told(Timing().crowd_share, Timing().crowd_spare)
+    assert bool(told) is crowded
+    if crowded:
+        assert told.startswith(f"other work kept {others:.1f} of its ")
+
+
+def test_what_the_kernel_says_of_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "cpu 9 9 9 9 9 9 9 9 9 9\ncpu0 100 20 3 9999 9999 4 5 6 70 8\ncpu1 1000 0 0 0 0 0 0 0 0 0\nintr 1\n"
+    monkeypatch.setattr(cpu_clock.Path, "read_text", lambda self, **how: text)
+    assert cpu_clock._busy_s({0}) == pytest.approx(138 * cpu_clock._TICK_S)
+    assert cpu_clock._busy_s({0, 1}) == pytest.approx(1138 * cpu_clock._TICK_S)
+    assert cpu_clock._busy_s({7}) is None
+    monkeypatch.setattr(cpu_clock.Path, "read_text", lambda self, **how: "cpu0 odd\n")
+    assert cpu_clock._busy_s({0}) is None

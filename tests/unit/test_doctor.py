@@ -10,7 +10,7 @@ from fk_core.calibrate import Calibration
 from fk_core.doctor import _floor_check, _planted_check, _software
 from fk_core.harness import Harness
 from fk_core.records.device import Device
-from fk_core.settings import Settings
+from fk_core.settings import Settings, Timing
 
 CPU, GPU = Device(kind="cpu", uuid="cpu"), Device(kind="cuda", uuid="GPU-0")
 
@@ -20,14 +20,21 @@ CPU, GPU = Device(kind="cpu", uuid="cpu"), Device(kind="cuda", uuid="GPU-0")
     [(CPU, 0.08, "ok"), (CPU, 0.2, "ok"), (CPU, 0.45, "warn"), (GPU, 0.01, "ok"), (GPU, 0.02, "warn")],
 )
 def test_a_large_error_is_a_warning_with_what_to_do(device: Device, floor: float, state: str) -> None:
-    check = _floor_check(device, floor, 0.2)
+    usual = Timing().usual_floor(device.kind)
+    check = _floor_check(device, Calibration(floor=floor), usual, max(floor, usual))
     assert check.state == state
     assert "a kernel timed against itself" in check.found
     assert bool(check.todo) == (state == "warn")
 
 
 def test_an_error_that_was_not_measured() -> None:
-    assert _floor_check(CPU, None, 0.2).state == "broken"
+    assert _floor_check(CPU, Calibration(), 0.2, 0.2).state == "broken"
+
+
+def test_what_others_did_meanwhile_is_said() -> None:
+    check = _floor_check(CPU, Calibration(floor=0.45, crowd="other work kept 1.9 of its 2 CPUs busy"), 0.2, 0.3)
+    assert check.found.endswith("other work kept 1.9 of its 2 CPUs busy")
+    assert "reports use an error of 30%" in check.todo
 
 
 @pytest.mark.parametrize("verdict", ["slower", "inconclusive", ""])

@@ -236,21 +236,25 @@ def test_failed_and_cancelled_jobs_keep_their_end(harness: FakeHarness) -> None:
     assert second.status(cancelled).status is JobState.CANCELLED
 
 
-def _submitted_by_a_dead_process(home: Path, job_id: str, attempt_id: str = "") -> None:
+def _submitted_by_a_dead_process(home: Path, job_id: str, attempt_id: str = "", *, ran: bool = True) -> None:
     program = (
         "import sys; from pathlib import Path; from fk_core.jobs.ledger import JobLedger\n"
         "ledger = JobLedger(Path(sys.argv[1])); ledger.submitted(sys.argv[2], 'rms_norm')\n"
-        "if sys.argv[3]: ledger.begun(sys.argv[2], sys.argv[3])"
+        "if sys.argv[3]: ledger.begun(sys.argv[2], sys.argv[3])\n"
+        "if sys.argv[4]: ledger.working(sys.argv[2])"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run([sys.executable, "-c", program, str(home), job_id, attempt_id], timeout=30, env=environ)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(home), job_id, attempt_id, "ran" * ran], timeout=30, env=environ
+    )
     assert done.returncode == 0
 
 
 def test_a_queued_job_of_a_dead_process_is_interrupted(harness: FakeHarness) -> None:
-    _submitted_by_a_dead_process(harness.settings.home, "job-0")
+    _submitted_by_a_dead_process(harness.settings.home, "job-0", ran=False)
     status = Jobs(harness).status("job-0")
     assert status.status is JobState.INTERRUPTED
+    assert status.error == "its process ended before this ran"
     assert "submit" in status.next
 
 
@@ -261,6 +265,46 @@ def test_a_running_job_of_a_dead_process_is_interrupted(harness: FakeHarness) ->
         status = Jobs(harness).status(key)
         assert status.status is JobState.INTERRUPTED
         assert (status.job_id, status.attempt_id) == ("job-1", "a-77")
+        assert status.error == "its process ended while this ran"
+
+
+def test_a_job_of_a_dead_process_that_waited_for_the_device_did_not_run(harness: FakeHarness) -> None:
+    """It has an attempt as soon as a worker takes it."""
+    _submitted_by_a_dead_process(harness.settings.home, "job-3", "a-80", ran=False)
+    harness.journal.attempts["a-80"] = (request(), None)
+    assert Jobs(harness).status("job-3").error == "its process ended before this ran"
+
+
+def test_a_job_of_another_process_that_waits_for_the_device_is_queued(harness: FakeHarness) -> None:
+    harness.line = 2
+    other = Jobs(harness)
+    job_id = other.submit(request("#sleep 30"))
+    assert within(lambda: other.status(job_id).attempt_id != "")
+    here = Jobs(harness)
+    harness.journal.lines[other.status(job_id).attempt_id].running = True
+    assert here.status(job_id).status is JobState.QUEUED
+    assert "waits in another process" in here.status(job_id).doing
+    harness.line = 0
+    assert within(lambda: here.status(job_id).status is JobState.WORKING)
+    assert "runs in another process" in here.status(job_id).doing
+    other.close()
+
+
+def test_no_job_is_done_while_it_works(jobs: Jobs, harness: FakeHarness) -> None:
+    gate = threading.Event()
+
+    def validate(request: ValidateRequest, *, progress: Any, **others: Any) -> ValidateReport:
+        progress("almost", 1.0)
+        gate.wait(10)
+        return harness.make_report(request, "a-1")
+
+    harness.validate = validate  # type: ignore[method-assign]
+    job_id = jobs.submit(request())
+    assert within(lambda: jobs.status(job_id).doing == "almost")
+    told = [jobs.status(job_id).progress]
+    gate.set()
+    told.append(jobs.wait(job_id, 10).progress)
+    assert told == [0.99, 1.0]
 
 
 def test_a_result_that_the_dead_process_had_recorded_is_not_lost(harness: FakeHarness) -> None:

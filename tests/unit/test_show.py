@@ -14,7 +14,16 @@ from fk_core import show, stubs
 from fk_core.catalog import Catalog
 from fk_core.records.device import Check, Device, DeviceStatus, DoctorReport, GpuStatus, Holder
 from fk_core.records.listing import OpsList, OpSummary
-from fk_core.records.report import CaseReport, Evidence, Mismatch, Outcome, Speed, ValidateReport
+from fk_core.records.report import (
+    CaseReport,
+    Deploy,
+    Evidence,
+    Machine,
+    Mismatch,
+    Outcome,
+    Speed,
+    ValidateReport,
+)
 from fk_core.tables import Rows
 from fk_core.verdict import Decision, summary
 from fk_server import demo
@@ -187,12 +196,61 @@ def failed(outcome: Outcome, summary: str, **more: Any) -> str:
     return drawn(show.report(report), 200)
 
 
+def test_the_text_of_a_stub_shows_what_each_case_constructs() -> None:
+    told = drawn(show.stub_notes(stubs.render(CATALOG.get("softmax"), "cpu")), 200)
+    rows = [line for line in told.splitlines() if "/tp1/" in line]
+    assert ["Softmax(dim=1)(x)" in row for row in rows] == ["gpt-oss" in row for row in rows]
+    assert sum("Softmax()(x)" in row for row in rows) == len(rows) - 1
+
+
 def test_what_the_summary_says_is_not_said_again() -> None:
     told = failed(Outcome.WRONG_VALUES, "WRONG_VALUES: y: first wrong at [0, 0]", winner_reason="not correct")
     assert "Failed: op/case\n" in told
     assert "0.123" not in told
     assert "Winner: no, not correct\n" in told
     assert "expected 0.1234567890123" in failed(Outcome.WRONG_VALUES, "WRONG_VALUES")
+
+
+def test_the_text_says_why_a_word_is_inconclusive_once() -> None:
+    why = "changes of less than about 20% can't be told from the machine's own error"
+    other = "too few rounds or layouts for an interval"
+    unclear = [
+        CaseReport(id=f"op/{name}", outcome=Outcome.PASSED, verdict="inconclusive", speedup=1.1, reason=reason)
+        for name, reason in {"a": why, "b": other, "c": other}.items()
+    ]
+    speed = Speed(verdict="inconclusive", speedup=1.1, baseline="eager", trust="indicative", reason=why)
+    report = ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=unclear, speed=speed)
+    told = drawn(show.report(report), 200)
+    assert f"against eager; trust: indicative\nInconclusive: {why}\n" in told
+    assert told.count(why) == 1
+    assert f"Inconclusive, b and 1 more: {other}\n" in told
+
+
+def test_the_text_names_sandbox_domain_and_deploy_flags() -> None:
+    deploy = Deploy(graph_capturable=True, syncs=False, domain_share=0.25)
+    report = ValidateReport(
+        op="op", level=1, outcome=Outcome.PASSED, deploy=deploy, machine=Machine(device="cpu", sandbox="namespaces")
+    )
+    told = drawn(show.report(report), 200)
+    assert "Sandbox: namespaces; its domain: 0.25 of the models' calls\n" in told
+    assert "Deploy: graph_capturable yes, syncs no; not known: compile_safe, allocates, pdl" in told
+
+
+@pytest.mark.parametrize(("reason", "count"), [("", 1), ("others were busy, so nothing is called", 1)])
+def test_the_text_says_once_how_busy_others_were(reason: str, count: int) -> None:
+    machine = Machine(device="cpu", crowd="others were busy")
+    speed = Speed(verdict="inconclusive", speedup=1.1, reason=reason)
+    told = drawn(
+        show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, machine=machine, speed=speed)), 200
+    )
+    assert told.count("others were busy") == count
+
+
+def test_a_case_that_the_baseline_takes_is_shown_as_that() -> None:
+    case = CaseReport(id="op/a", outcome=Outcome.PASSED, routed_to_baseline=True, verdict="same", speedup=1.0)
+    told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=[case])), 200)
+    assert "outside SUPPORTS" in told
+    assert "Not on record, 0.00 s" in told
 
 
 def test_evidence_leaves_what_to_do_to_the_next_steps() -> None:

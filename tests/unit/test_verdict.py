@@ -124,6 +124,42 @@ def test_a_change_that_is_not_resolved_has_a_reason() -> None:
     assert "20 ns" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("ratio", "half", "floor", "us", "says"),
+    [
+        (1.1, 0.003, 0.2, 900.0, "less than about 20%"),
+        (1.3, 0.1, 0.45, 900.0, "less than about 45%"),
+        (0.82, 0.02, 0.213, 900.0, "less than about 21.3%"),
+        (1.03, 0.05, 0.003, 900.0, "more time would tell"),
+        (1.5, 0.5, 0.2, 900.0, "more time would tell"),
+        (1.0, 0.02, 0.003, 900.0, "more time would tell"),
+        (1.015, 0.001, 0.003, 1.0, "less than 20 ns"),
+        (2.0, None, 0.2, 900.0, "too few"),
+    ],
+)
+def test_whatever_is_inconclusive_says_why(
+    ratio: float, half: float | None, floor: float, us: float, says: str
+) -> None:
+    measured = timing(ratio, half, candidate_us=us)
+    found = case_report(report(), measured, T, floor)
+    assert found.verdict == "inconclusive"
+    assert says in found.reason
+    speed = decided(measured, floor=floor).speed
+    assert speed.verdict == "inconclusive"
+    assert says in speed.reason
+
+
+def test_a_crowded_machine_calls_only_what_is_twice_as_fast() -> None:
+    measured, crowd = timing(1.41, 0.05, candidate_us=900.0), "other work kept 1.9 of its 2 CPUs busy"
+    assert case_report(report(), measured, T, T.cpu_floor).verdict == "faster"
+    found = case_report(report(), measured, T, T.crowd_floor, crowd)
+    assert found.verdict == "inconclusive"
+    assert found.reason == f"{crowd}, so changes of less than a factor of 2 are not called"
+    speed = decided(measured, floor=T.crowd_floor, crowd=crowd).speed
+    assert (speed.verdict, speed.reason) == ("inconclusive", found.reason)
+    assert case_report(report(), timing(2.2, 0.05, candidate_us=900.0), T, T.crowd_floor, crowd).verdict == "faster"
+
+
 def test_more_time_never_rounds_up() -> None:
     """Widening an interval may take a word away, never give another one."""
     for log_ratio in (-0.05, -0.012, 0.0, 0.004, 0.012, 0.05):
