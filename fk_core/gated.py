@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fk_core import stopping
 from fk_core.eager import abba
+from fk_core.errors import HarnessError
 from fk_core.judge_session import JudgeSession
 from fk_core.prepared import PRIME, TIMED, Prepared, forged, turn_order
 from fk_core.records.claims import FullTurn, GateTurn, PlainTurn
@@ -187,11 +188,17 @@ class GatedTimer:
         else:
             turn = FullTurn.model_validate(self.judge.ask(**body).body)
         wall_us = (time.perf_counter() - began) * 1e6
-        if len(turn.full_us) != timed or turn.calls != self.p.layouts[layout].calls:
-            raise forged(
-                "a turn answered with another number of readings or calls than was asked", self.p.timing.case.id
-            )
+        self._check(side, layout, turn.full_us, turn.calls, timed)
         return turn.full_us, wall_us
+
+    def _check(self, side: str, layout: int, readings: list[float], calls: int, timed: int) -> None:
+        """Raises where a turn answered with another number of readings, or of calls, than was asked."""
+        if len(readings) == timed and calls == self.p.layouts[layout].calls:
+            return
+        what = "a turn answered with another number of readings or calls than was asked"
+        if side == "candidate":
+            raise forged(what, self.p.timing.case.id)
+        raise HarnessError(f"the judge timed {self.p.timing.case.id}: {what}", hint="Submit the source again")
 
     def _gate(self) -> float:
         """What a gate takes, by a turn of the gates alone.
@@ -228,7 +235,6 @@ class GatedTimer:
     def _plain(self) -> Estimate:
         """Plain replay with every argument cold: what other harnesses report."""
         p, rounds = self.p, []
-        case = p.timing.case.id
         count = min(self.t.plain_layouts, len(p.layouts))
         theirs, ours = self._draws(count), self._draws(count)
         for n in range(count):
@@ -240,8 +246,7 @@ class GatedTimer:
                     turn = self.trial.ask(body, PlainTurn)
                 else:
                     turn = PlainTurn.model_validate(self.judge.ask(**body).body)
-                if len(turn.plain_us) != TIMED or turn.calls != p.layouts[pair[side]].calls:
-                    raise forged("a turn answered with another number of readings or calls than was asked", case)
+                self._check(side, pair[side], turn.plain_us, turn.calls, TIMED)
                 values[side].append(statistics.fmean(turn.plain_us) / p.layouts[pair[side]].calls)
             rounds.append((n, math.log(statistics.fmean(values["baseline"]) / statistics.fmean(values["candidate"]))))
         return stopping.estimate(rounds, trim=0.0)

@@ -230,7 +230,7 @@ class Trial:
         build_s = self.settings.limits.build_s
         context, load = tickets
         self.collect_beside(context, "context", Nothing, work, timeout_s=120.0)
-        self.weigh(self.collect(load, "load", Findings, timeout_s=build_s))
+        self.weigh(self.collect_beside(load, "load", Findings, work, timeout_s=build_s))
 
     def open(self, opened: wire.Frame) -> None:
         """Take what the judge laid out: the plan, and the arena that inputs and outputs go through."""

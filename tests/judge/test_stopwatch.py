@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fk_core import measure
-from fk_core.errors import Cancelled
+from fk_core.errors import Cancelled, HarnessError
 from fk_core.fault import CandidateFault
 from fk_core.records.claims import LayoutClaim
 from fk_core.records.report import Evidence, Outcome
@@ -385,6 +385,19 @@ def test_another_number_of_readings(bench: Make, full: list[float]) -> None:
     fault = faulted(bench(lies=Lies(turn=lambda body, answer: answer | {"full_us": full})))
     assert fault.outcome is Outcome.TAMPERED
     assert "number of readings" in fault.reason
+
+
+@pytest.mark.parametrize("kind", ["full", "plain"])
+def test_nobody_but_the_harness_is_blamed_for_the_judges_readings(bench: Make, kind: str) -> None:
+    made = bench()
+    real = made.judge.process.turn
+
+    def turn(body: dict[str, Any]) -> dict[str, Any]:
+        return real(body) | ({f"{kind}_us": [100.0]} if body["kind"] == kind else {})
+
+    made.judge.process.turn = turn  # type: ignore[method-assign]
+    with pytest.raises(HarnessError, match="number of readings"):
+        made.run()
 
 
 @pytest.mark.parametrize("plain", [[], [100.0], [100.0] * 3])
