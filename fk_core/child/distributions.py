@@ -175,7 +175,9 @@ def _low_rows(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tens
     below -4e4.
 
     Multiples of 128 that fp16 and bf16 hold: values are equal or so far apart that the exponential of the difference is
-    zero, so that a kernel may round x * log2(e) before it subtracts. One to four different ones stand in a row.
+    zero, so that a kernel may round x * log2(e) before it subtracts. Up to five different ones stand in a row. One
+    element alone is the largest, so that the logarithm of the sum is 0 and may be added to it; in 16 bits, which hide
+    how that is rounded, several may be in a row that is not as deep.
     """
     width = shape[-1] if shape else 1
     values = torch.empty(shape, device=source.device)
@@ -192,6 +194,10 @@ def _low_rows(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tens
         below = torch.ones_like(below)
     kinds = 1 + (_uniform(each, source) * 4).floor()
     places = (_uniform(tuple(rows.shape), source) * kinds).floor()
+    alone = below | (dtype == torch.float32)
+    largest = (_uniform(each, source) * width).long()
+    places = torch.where(alone, places + 1, places)
+    places.scatter_(1, largest, 0.0)
     rows.copy_(-torch.where(below, deep + step * places, depth + 128 * places))
     return values
 

@@ -83,7 +83,11 @@ def test_whole_rows_lie_far_below_zero(rows: int, dtype: torch.dtype) -> None:
         top = drawn.amax(-1)
         assert float(top.min()) < -40000
         tops += top.tolist()
-        assert all(int((row == row.max()).sum()) > 20 for row in drawn), "several elements share the maximum"
+        for row in drawn:
+            shared = int((row == row.max()).sum())
+            deep = float(row.max()) < -40000
+            assert (shared > 20) is (dtype != torch.float32 and not deep), "else a log of the sum is lost beside it"
+            assert shared == 1 or shared > 20
     assert any(-30000 < top < -100 for top in tops) is (rows > 1)
     assert any(top < -65504 for top in tops) is (dtype != torch.float16)
 
