@@ -96,10 +96,10 @@ def _instead(spec: TaskSpec) -> str:
 def _otherwise(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Where and how a module binds or changes ``SUPPORTS`` other than by a plain assignment at the top level."""
     plain: set[int] = set()
-    for node in tree.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else [node.target]
-            plain |= {id(target) for target in targets if isinstance(target, ast.Name) and node.value is not None}
+    for statement in tree.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            plain |= {id(target) for target in targets if isinstance(target, ast.Name)}
     todo: list[tuple[ast.AST, str]] = [(node, "") for node in reversed(tree.body)]
     while todo:
         node, inside = todo.pop()
