@@ -92,7 +92,7 @@ def _read_list(path: Path) -> set[str]:
     """Names of the inputs for which earlier runs have built."""
     try:
         names = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return set()
     return {known for known in names if isinstance(known, str)} if isinstance(names, list) else set()
 
@@ -112,10 +112,22 @@ def _prune(directory: Path) -> None:
     found: dict[str, list[Path]] = collections.defaultdict(list)
     for path in directory.iterdir() if directory.is_dir() else ():
         found[path.name.lstrip(".").partition(".")[0]].append(path)
-    oldest = sorted(found.values(), key=lambda paths: max(path.stat().st_mtime for path in paths))[:-KEPT]
-    for path in (path for paths in oldest for path in sorted(paths, key=Path.is_dir)):
+    oldest = sorted(found.values(), key=lambda paths: max(map(_changed, paths)))[:-KEPT]
+    for path in (path for paths in oldest for path in sorted(paths, key=_is_tree)):
         # The list first: kernels that are not listed are built again, listed ones that are missing would not be.
-        if path.is_dir():
+        if _is_tree(path):
             trees.remove(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def _changed(path: Path) -> float:
+    """When a file, a directory or a link itself was last changed; long ago for one that is gone."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _is_tree(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -4,19 +4,22 @@
 
 Dimensions of the model (widths, and what ``__init__`` gets) may be a list of exact values or a range; dimensions that
 vary at run time (how many rows) must be a range. Outside its domain an engine would run the baseline instead, so such
-cases count 1.00 and are not the candidate's. Undeclared means everything.
+cases count 1.00 and are not the candidate's. Undeclared means everything. A ``SUPPORTS`` that can't be read from the
+text, since it is bound in another way or changed afterwards, is refused.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fk_core.formulas import names
 from fk_core.records.task import CaseSpec, TaskSpec
 
 LARGEST = 2**62
+_NAME = "SUPPORTS"
+_CHANGERS = frozenset({"update", "setdefault", "pop", "popitem", "clear", "__setitem__", "__delitem__", "__ior__"})
 
 
 class BadDomain(ValueError):
@@ -48,22 +51,91 @@ def declared(source: str, spec: TaskSpec) -> Domain:
         return EVERYTHING
     found: ast.expr | None = None
     for node in tree.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and "SUPPORTS" in _targets(node):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and _NAME in _targets(node) and node.value is not None:
             found = node.value
+    for line, how in _otherwise(tree):
+        raise BadDomain(f"SUPPORTS (line {line}) {how}. {_instead(spec)}")
     if found is None:
         return EVERYTHING
     try:
         value = ast.literal_eval(found)
     except (ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a literal dict") from error
+        raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a literal dict. {_instead(spec)}") from error
     if not isinstance(value, dict):
-        raise BadDomain(f"SUPPORTS (line {found.lineno}) must be a dict, it is a {type(value).__name__}")
+        said = f"SUPPORTS (line {found.lineno}) must be a dict, it is a {type(value).__name__}"
+        raise BadDomain(f"{said}. {_instead(spec)}")
     return _read(value, spec)
+
+
+def unknown_sizes(spec: TaskSpec, domain: Domain) -> list[str]:
+    """What to tell of exact sizes that no case of the task has: they are tried by no call."""
+    told = []
+    for name, values in domain.exact.items():
+        there = {case.dims[name] for case in (*spec.cases, *spec.cpu_cases) if name in case.dims}
+        if more := sorted(values - there):
+            listed = ", ".join(str(size) for size in more[:8]) + (", ..." if len(more) > 8 else "")
+            said = ", ".join(str(size) for size in sorted(there))
+            told.append(f"SUPPORTS[{name!r}] lists {listed}, which no case has, so it was not tried; cases have {said}")
+    return told
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [t.id for t in targets if isinstance(t, ast.Name)]
+
+
+def _instead(spec: TaskSpec) -> str:
+    """What to write: for the first case's widths and dtype, and all of their numbers of rows."""
+    case, rows = spec.cases[0], runtime_dims(spec)
+    exact = {name: frozenset({size}) for name, size in case.dims.items() if name not in rows}
+    example: dict[str, object] = {name: list(sizes) for name, sizes in exact.items()}
+    example |= asked_for(spec, Domain(exact, {}, frozenset({case.dtype}))) | {"dtype": [case.dtype]}
+    return f"Write it once, at the top level and as a literal, for example SUPPORTS = {example}"
+
+
+def _otherwise(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Where and how a module binds or changes ``SUPPORTS`` other than by a plain assignment at the top level."""
+    plain: set[int] = set()
+    for statement in tree.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            plain |= {id(target) for target in targets if isinstance(target, ast.Name)}
+    todo: list[tuple[ast.AST, str]] = [(node, "") for node in reversed(tree.body)]
+    while todo:
+        node, inside = todo.pop()
+        how = _binds(node, inside) if id(node) not in plain else ""
+        if how:
+            yield getattr(node, "lineno", 0), how
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            inside = "function"
+        elif isinstance(node, ast.ClassDef):
+            inside = inside or "class"
+        todo += [(child, inside) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def _binds(node: ast.AST, inside: str) -> str:
+    """How a node binds or changes the module's ``SUPPORTS``; ``inside``: of what it is a part."""
+    if isinstance(node, ast.Global) and _NAME in node.names:
+        return "is bound by a function"
+    if inside == "function":
+        return ""  # a local name
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == _NAME and not inside:
+        return "must be a dict"
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and _NAME in [name.asname or name.name for name in node.names]:
+        return "is imported"
+    if isinstance(node, ast.Name) and node.id == _NAME and not isinstance(node.ctx, ast.Load):
+        if inside == "class":
+            return "stands in a class, where nobody looks for it"
+        return "is deleted" if isinstance(node.ctx, ast.Del) else "is no plain assignment at the top level of the file"
+    if isinstance(node, ast.Subscript) and _is_it(node.value) and not isinstance(node.ctx, ast.Load):
+        return "is changed behind its assignment"
+    if isinstance(node, ast.Attribute) and _is_it(node.value) and node.attr in _CHANGERS:
+        return "is changed behind its assignment"
+    return ""
+
+
+def _is_it(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == _NAME
 
 
 def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
@@ -76,6 +148,10 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
         if key == "dtype":
             if not isinstance(allowed, (list, tuple)) or not all(isinstance(d, str) for d in allowed):
                 raise BadDomain("SUPPORTS['dtype'] must be a list of torch dtype names such as 'bfloat16'")
+            if not allowed:
+                raise BadDomain(
+                    f"SUPPORTS['dtype'] is empty; name at least one of {', '.join(spec.dtypes)}, or leave it out"
+                )
             dtypes = _dtypes([str(d) for d in allowed], spec)
         elif not isinstance(key, str):
             raise BadDomain(f"SUPPORTS has a key of type {type(key).__name__}; keys are names of dimensions, or dtype")

@@ -18,7 +18,7 @@ from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import provider
 from fk_core.desk import Desk
 from fk_core.doctor import examine
-from fk_core.domain import EVERYTHING, BadDomain, declared
+from fk_core.domain import EVERYTHING, BadDomain, declared, unknown_sizes
 from fk_core.errors import (
     BadPath,
     FkError,
@@ -357,8 +357,9 @@ class Harness:
             problems.append(Problem(Outcome.CONTRACT_BROKEN, said))
             inside, domain = cases, EVERYTHING
         outside = [c for c in cases if c not in inside]
-        floor = self.floors.of(device)
-        return Hearing(request, spec, inside, device, floor=floor, domain=domain, outside=outside), problems
+        floor, warnings = self.floors.of(device), unknown_sizes(spec, domain)
+        hearing = Hearing(request, spec, inside, device, warnings=warnings, floor=floor, domain=domain, outside=outside)
+        return hearing, problems
 
     def _judged(
         self,

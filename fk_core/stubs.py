@@ -25,7 +25,8 @@ GENERAL = [
     "Launch on the current stream; no host synchronisation in forward. Importing the file only defines and compiles.",
     "Inputs not named as overwritable, parameters and buffers stay bit-identical.",
     "Arguments begin at multiples of 16 bytes; their last stride is 1. They may be parts of longer tensors: rows lie "
-    "apart by any distance, and [a, b, n] may be the slice [:, :b] of [a, c, n].",
+    "apart by any distance that keeps them as aligned as those of a contiguous tensor, up to 16 bytes, and [a, b, n] "
+    "may be the slice [:, :b] of [a, c, n].",
 ]
 
 

@@ -14,7 +14,7 @@ ITEM_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 MANDATORY = frozenset({"normal", "large", "tiny", "constant", "cancellation", "outliers"})
 DISTRIBUTIONS = MANDATORY | {
     "heavy", "shifted", "integers", "zeros", "huge", "negative_zeros", "denormals", "negative", "repeated_row",
-    "masked", "nan", "faint", "uneven", "vast",
+    "low_rows", "masked", "nan", "faint", "uneven", "vast",
 }  # fmt: skip
 DRAWS = frozenset({"normal", "norm_weight", "linear_weight"})
 MAX_CPU_ROWS = 64

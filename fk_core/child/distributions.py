@@ -23,7 +23,7 @@ GENERIC = frozenset({"normal", "large", "heavy", "shifted", "repeated_row", *UNE
 MANDATORY = ("normal", "large", "tiny", "constant", "cancellation", "outliers")
 """A wrong kernel is known for each of these that passes all the others."""
 OUTLIER_SCALE = 300.0
-NORM_EXTREMES = (0.0, 1e-3, 0.05, -4.0, 16.0, 64.0)
+NORM_EXTREMES = (0.0, 1e-3, 0.05, -4.0, 16.0, 64.0, -200.0, 500.0)
 """Weights of norms that a kernel must not clamp or replace."""
 SCALES: dict[str, tuple[float, float]] = {"faint": (1e-36, 1e-6), "uneven": (1e-6, 10.0), "vast": (10.0, 1e15)}
 """Smallest and largest scale of a row. Together they leave no gap between denormals and ``huge``."""
@@ -170,6 +170,38 @@ def _negative(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tens
     return _normal(shape, source) * 4 - 12
 
 
+def _low_rows(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
+    """Rows that lie wholly far below zero: every second one anywhere from -128 to -16512, the others, or the only one,
+    below -4e4.
+
+    Multiples of 128 that fp16 and bf16 hold: values are equal or so far apart that the exponential of the difference is
+    zero, so that a kernel may round x * log2(e) before it subtracts. Up to five different ones stand in a row. One
+    element alone is the largest, so that the logarithm of the sum is 0 and may be added to it; in 16 bits, which hide
+    how that is rounded, several may be in a row that is not as deep.
+    """
+    width = shape[-1] if shape else 1
+    values = torch.empty(shape, device=source.device)
+    rows = values.reshape(-1, width)
+    each = (rows.shape[0], 1)
+    depth = torch.exp(_uniform(each, source) * math.log(127)).floor() * 128
+    if dtype == torch.float16:
+        step = torch.full(each, 256.0, device=source.device)
+    else:
+        step = 256.0 * 2.0 ** (_uniform(each, source) * 5).floor()
+    deep = step * (160 + (_uniform(each, source) * 64).floor())
+    below = (torch.arange(each[0], device=source.device) + int(_scalar(source, 0.0, 2.0))).unsqueeze(1) % 2 == 0
+    if each[0] == 1:
+        below = torch.ones_like(below)
+    kinds = 1 + (_uniform(each, source) * 4).floor()
+    places = (_uniform(tuple(rows.shape), source) * kinds).floor()
+    alone = below | (dtype == torch.float32)
+    largest = (_uniform(each, source) * width).long()
+    places = torch.where(alone, places + 1, places)
+    places.scatter_(1, largest, 0.0)
+    rows.copy_(-torch.where(below, deep + step * places, depth + 128 * places))
+    return values
+
+
 def _repeated_row(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
     values = _normal(shape, source)
     if values.dim() > 1 and values.shape[0] > 1:
@@ -203,17 +235,22 @@ def _nearly_opposite(partner: Tensor, source: torch.Generator) -> Tensor:
 
 
 def _masked(shape: Shape, dtype: torch.dtype, source: torch.Generator) -> Tensor:
-    """-inf at three tenths of the places and, in every second row, behind or before a random column, which stays. The
-    first row begins with it.
+    """-inf at three tenths of the places and, in every second row, behind or before a random column, which stays. Of
+    each three rows, or two where there are no more, one keeps a twentieth or less. The first row begins with -inf.
     """
     values = _normal(shape, source) * 3
     width = shape[-1] if shape else 1
     rows = values.reshape(-1, width)
-    gone = _uniform((rows.shape[0], width), source) < 0.3
-    kept = (_uniform((rows.shape[0], 1), source) * width).long()
+    count = rows.shape[0]
+    share = torch.full((count, 1), 0.3, device=source.device)
+    every = min(3, max(2, count))
+    few = torch.arange(count, device=source.device) % every == int(_scalar(source, 0.0, float(every)))
+    share[few] = 0.95 + 0.04 * _uniform((int(few.sum()), 1), source)
+    gone = _uniform((count, width), source) < share
+    kept = (_uniform((count, 1), source) * width).long()
     kept[:1] = kept[:1].clamp(min=min(1, width - 1))
     column = torch.arange(width, device=source.device)
-    side = torch.where(_uniform((rows.shape[0], 1), source) < 0.5, column > kept, column < kept)
+    side = torch.where(_uniform((count, 1), source) < 0.5, column > kept, column < kept)
     side[1::2] = False
     gone |= side
     gone[:1, :1] = True
@@ -269,6 +306,7 @@ DISTRIBUTIONS: dict[str, Callable[[Shape, torch.dtype, torch.Generator], Tensor]
     "negative_zeros": _negative_zeros,
     "denormals": _denormals,
     "negative": _negative,
+    "low_rows": _low_rows,
     "repeated_row": _repeated_row,
     "outliers": _outliers,
     "cancellation": _cancellation,

@@ -6,18 +6,25 @@ side, so that its last stride is 1 and its other strides are longer than its sha
 
 from __future__ import annotations
 
+import math
 import random
+from math import prod
 from typing import Literal
 
 from torch import Tensor, iinfo
 
-Layout = Literal["", "near", "far", "heads"]
-"""Empty: contiguous. ``near`` and ``far``: rows evenly spaced, a little or one and a half to four widths apart, as
-padded rows and queries beside keys and values are. ``heads``: [a, b, n] as the slice ``[:, :b]`` of [a, c, n], where
-rows are not evenly spaced, so that no ``view`` makes two dimensions of it."""
+Layout = Literal["", "near", "far", "distant", "heads"]
+"""Empty: contiguous. ``near``, ``far`` and ``distant``: rows evenly spaced, up to one and a half widths, up to four,
+or more than that apart, as padded rows, queries beside keys and values and one head of many are. ``heads``: [a, b, n]
+as the slice ``[:, :b]`` of [a, c, n], where rows are not evenly spaced, so that no ``view`` makes two dimensions."""
 Shape = tuple[int, ...]
 LANES = 16
-"""Gaps are multiples of so many elements: rows stay as aligned as they are when a projection's output is split."""
+"""Gaps are multiples of so many elements, or of the largest power of two that divides the width: rows stay as aligned
+as those of a contiguous tensor, which kernels are promised up to 16 bytes."""
+NEAREST, FARTHEST = 4, 40
+"""Widths from row to row of ``distant``, and heads of ``heads`` for one of the argument, at the most; as far as the
+tensor then has no more than ``MOST_ELEMENTS``."""
+MOST_ELEMENTS = 1 << 21
 
 
 def buffer_shape(shape: Shape, layout: Layout, source: random.Random) -> Shape:
@@ -25,14 +32,24 @@ def buffer_shape(shape: Shape, layout: Layout, source: random.Random) -> Shape:
     if not layout:
         return shape
     *outer, width = shape
+    lanes = math.gcd(width, LANES)
+    farthest = max(NEAREST + 1.0, min(FARTHEST, MOST_ELEMENTS / prod(shape)))
     if layout == "near":
-        return (*outer, width + LANES * source.randint(1, 4))
-    if layout == "far":
-        return (*outer, width + LANES * -(-round(source.uniform(0.5, 3.0) * width) // LANES))
+        gap = _between(lanes, max(4 * LANES, width / 2), source)
+        return (*outer, width + lanes * -(-round(gap) // lanes))
+    if layout in ("far", "distant"):
+        least, most = (1.5, 4.0) if layout == "far" else (NEAREST, farthest)
+        more = _between(least, most, source) - 1
+        return (*outer, width + lanes * -(-round(more * width) // lanes))
     *outer, heads = outer
     if not outer:
         raise ValueError(f"{shape} has no heads")
-    return (*outer, heads + source.randint(1, 2 * heads), width)
+    return (*outer, max(heads + 1, round(heads * _between(1.0, farthest, source))), width)
+
+
+def _between(least: float, most: float, source: random.Random) -> float:
+    """Any number of the range, every doubling as likely as any other."""
+    return float(least * (most / least) ** source.random())
 
 
 def part(buffer: Tensor, shape: Shape) -> Tensor:

@@ -16,7 +16,7 @@ from fk_core.child.layouts import Layout
 from fk_core.child.planned import Probe
 
 SPARSE = 6
-_CASE_SECRETS = ("large", "heavy", "shifted", "cancellation", "negative", "tiny")
+_CASE_SECRETS = ("large", "heavy", "shifted", "cancellation", "negative", "tiny", "low_rows")
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,11 @@ class Budget:
     form_rows: int = 31
     """Octaves of row counts up to here are for every form, those up to ``class_rows`` for one form of each class."""
     class_rows: int = 127
-    rare_rows: int = 255
-    """Up to here, the next octave above ``class_rows`` is taken now and then."""
+    rare_rows: int = 1023
+    """Up to here, one of the octaves above ``class_rows`` is taken now and then."""
+    all_widths: bool = True
+    """Whether each octave of hidden widths is tried. On a GPU, where a kernel is compiled anew for most of them, the
+    few widths that each form and dtype gets have to do."""
     sides: tuple[int, ...] = (2, 3)
     """Sides of leading dimensions where there are several."""
     long_side: tuple[int, int] = (8, 16)
@@ -42,7 +45,7 @@ class Budget:
 
 
 GPU_BUDGET = Budget(
-    64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, (2, 3, 5, 7), (8, 128)
+    64, 1 << 21, 4, (67, 101, 149, 211, 307, 383), 3, 3, 1 << 14, 1 << 14, 1 << 14, False, (2, 3, 5, 7), (8, 128)
 )
 CPU_BUDGET = Budget(2, 1 << 17, 1, (11, 13), 2, 2)
 FRESH = 32
@@ -52,7 +55,7 @@ SCALE_CALLS = 3
 """Calls, at the least, that each distribution of scales gets for a class, each in its own part of the range."""
 NARROW = (64, 192)
 """Width of the rows of calls that are about how many rows there are."""
-RARELY = 1 / 16
+RARELY = 1 / 8
 
 
 def plan(
@@ -148,6 +151,13 @@ class _Planner:
         swept = [name for name in known if name != "normal" and name not in SCALES]
         for number, distribution in enumerate(swept):
             self._reduced(turns[number % len(turns)], distribution)
+        if "low_rows" in known:
+            # Kernels loop over wide rows and hold narrow ones, and either may begin with another maximum.
+            tried = {self._octave(turns[swept.index("low_rows") % len(turns)])}
+            for case in turns:
+                if self._octave(case) not in tried:
+                    tried.add(self._octave(case))
+                    self._reduced(case, "low_rows")
         seen = {_init_key(turns[0])}
         for case in turns[1:]:
             if _init_key(case) in seen:
@@ -226,7 +236,7 @@ class _Planner:
             self._add(case, dims | dict.fromkeys(leading, 1), "normal", "the first row of an earlier call, alone",
                       relation="row", base=first)  # fmt: skip
         if leading:
-            apart: tuple[Layout, ...] = ("near", "far")
+            apart: tuple[Layout, ...] = ("near", "far", "distant")
             for layout in apart:
                 said = f"few rows{split_rows.SAID[layout]}"
                 self._add(case, dims, "normal", said, layout=layout, may_raise=True)
@@ -268,6 +278,8 @@ class _Planner:
             self._leading_dimensions(group)
         for same in forms.values():
             self._row_counts(list(same.values()))
+            if self.budget.all_widths:
+                self._widths([group for groups in same.values() for group in groups])
 
     def _row_counts(self, forms: Sequence[Sequence[Sequence[Mapping[str, Any]]]]) -> None:
         """For the forms of one class, each given as its groups of one dtype."""
@@ -282,7 +294,7 @@ class _Planner:
         usual = [octave for octave in octaves if octave[1] <= self.budget.class_rows]
         turns = [
             (octave, choices)
-            for octave in usual + (rare[:1] if self.random.random() < RARELY else [])
+            for octave in usual + ([self.random.choice(rare)] if rare and self.random.random() < RARELY else [])
             for choices in (narrow if octave[1] <= self.budget.form_rows else [self.random.choice(narrow)])
         ]
         padded = self.random.sample(range(len(turns)), -(-len(turns) // 4))
@@ -290,6 +302,21 @@ class _Planner:
             rows = row_counts.draw(octave, self.random, padded=number in padded)
             case, dims = self.random.choice(choices)
             self._off_case(case, dims, rows, self.random.choice(spread), f"{rows} rows, in no case")
+
+    def _widths(self, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """For the forms and dtypes of one class: two rows of a width between each two powers of two."""
+        leading = self._leading(groups[0][0])
+        for name in [name for name in self.task["hidden"] if name not in leading]:
+            low, high, step = self.task["hidden"][name]
+            for first, last in row_counts.octaves(low, high):
+                count = (last - low) // step - -(-(first - low) // step) + 1
+                if count < 1:
+                    continue
+                # More often a small one, as row counts are.
+                width = low + step * (-(-(first - low) // step) + int(self.random.random() ** 2 * count))
+                case = self.random.choice(list(self.random.choice(list(groups))))
+                dims = self._small(case, case["dims"] | {name: width}, 2)
+                self._add(case, dims, "normal", f"{name} {width}, in no case", hidden=True)
 
     def _leading_dimensions(self, group: Sequence[Mapping[str, Any]]) -> None:
         form = self.task["entries"][group[0]["entry"]]["forms"][group[0]["form"]]
@@ -350,6 +377,10 @@ class _Planner:
 
     def _has_rows(self, case: Mapping[str, Any]) -> bool:
         return any(case["dims"][name] > 1 for name in self._leading(case)[:1])
+
+    def _octave(self, case: Mapping[str, Any]) -> int:
+        """Of how long a row of a case is."""
+        return self._elements(case, case["dims"] | dict.fromkeys(self._leading(case), 1)).bit_length()
 
     def _small(self, case: Mapping[str, Any], dims: Mapping[str, int], rows: int) -> dict[str, int]:
         """``dims`` with at most ``rows`` rows, and fewer where rows are long."""

@@ -16,6 +16,7 @@ SAID: dict[Layout, str] = {
     "": "",
     "near": ", with a gap between them",
     "far": ", that lie far apart",
+    "distant": ", that lie more than four widths apart",
     "heads": ", the second a slice of a longer one",
 }
 

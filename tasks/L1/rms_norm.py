@@ -39,18 +39,19 @@ TASK = {
                         "residual_out": {"shape": ["tokens", "hidden"], "aliases": ["residual"]},
                     },
                     "mutates": {"x": "may", "residual": "may"},
-                    # Engines pass two dimensions here, so there is no "leading".
-                    "rows": "tokens",
+                    # Engines pass two dimensions here, models written for training [batch, tokens, hidden].
+                    "leading": "tokens",
                     "bytes": "(4 * tokens * hidden + hidden) * itemsize",
                     "flops": "5 * tokens * hidden",
                     "suffix": "+res",
                 },
             },
             "contract": [
-                "forward(x) returns y = x / sqrt(mean(x^2, last dimension) + eps) * weight in new memory; x stays "
-                "and has one to three leading dimensions, such as [tokens, heads, hidden].",
+                "forward(x) returns y = x / sqrt(mean(x^2, last dimension) + eps) * weight in new memory; x stays.",
                 "forward(x, residual) returns (y, residual_out): residual_out = x + residual, y the norm of that sum.",
                 "With a residual, x and residual may be overwritten; y may share x's memory, residual_out residual's.",
+                "x, and a residual of the same shape, have one to three leading dimensions, such as [tokens, heads, "
+                "hidden] or [batch, tokens, hidden].",
                 "Compute in fp32 and round to the dtype of x at the end. A NaN makes its row of y NaN and no other.",
             ],
         },

@@ -50,7 +50,8 @@ TASK = {
     "tolerance": {"limit": 5.0, "u": 2.0**-24},
     "distributions": [
         "normal", "large", "tiny", "heavy", "shifted", "integers", "zeros", "constant", "huge", "negative_zeros",
-        "denormals", "negative", "repeated_row", "outliers", "cancellation", "masked", "nan", "faint", "uneven", "vast",
+        "denormals", "negative", "low_rows", "repeated_row", "outliers", "cancellation", "masked", "nan", "faint",
+        "uneven", "vast",
     ],
     # Engines and models call torch's own kernel here, so that is the production baseline.
     "baselines": ["torch_eager", "torch_compile", "flashinfer"],

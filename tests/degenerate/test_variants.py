@@ -117,6 +117,11 @@ def without_maximum(x: Tensor, dim: int) -> Tensor:
     return (e / e.sum(dim, keepdim=True)).to(x.dtype)
 
 
+def with_the_log_of_the_sum(x: Tensor, dim: int) -> Tensor:
+    h = x.float()
+    return (h - h.logsumexp(dim, keepdim=True)).exp().to(x.dtype)
+
+
 def by_powers_of_two(x: Tensor, dim: int) -> Tensor:
     h = x.float() * 1.4426950408889634
     e = torch.exp2(h - h.amax(dim, keepdim=True))
@@ -134,6 +139,8 @@ HONEST = [
     ("softmax", softmax(by_powers_of_two), "bfloat16"),
     ("softmax", softmax(lambda x, dim: torch.log_softmax(x.float(), dim).exp().to(x.dtype)), "float16"),
     ("softmax", softmax(lambda x, dim: torch.log_softmax(x, dim).exp()), "float32"),
+    ("softmax", softmax(with_the_log_of_the_sum), "bfloat16"),
+    ("softmax", softmax(with_the_log_of_the_sum), "float16"),
 ]
 WRONG = [
     ("rms_norm", norm(statistics_of(64)), "bfloat16"),

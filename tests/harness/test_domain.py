@@ -42,6 +42,14 @@ def test_what_is_outside_the_declared_domain_is_left_to_the_baseline(harness: Ha
     assert report.deploy.domain_share is not None
     assert 0 < report.deploy.domain_share < 1
     assert report.speed.weighted_speedup is None
+    assert not [warning for warning in report.warnings if "SUPPORTS" in warning]
+
+
+def test_widths_that_are_declared_and_tried_by_nothing_are_told(harness: Harness) -> None:
+    report = submit(harness, '{"hidden": [4096, 12345], "tokens": (1, 16384), "dtype": ["bfloat16"]}')
+    assert report.outcome is Outcome.PASSED, report.summary
+    (told,) = [warning for warning in report.warnings if "SUPPORTS" in warning]
+    assert "lists 12345, which no case has" in told
 
 
 def test_undeclared_means_everything(harness: Harness) -> None:
@@ -56,6 +64,7 @@ def test_a_domain_without_any_case_or_with_a_hole_is_refused(harness: Harness) -
         ('{"hidden": [128], "tokens": (200, 300)}', "the cases judged here have tokens 1, 8, 16, 48; hidden 128,"),
         ('{"hidden": [4096], "tokens": (1, 8)}', "has to cover"),
         ('{"hidden": some_list}', "literal"),
+        ('{"dtype": []}', "is empty"),
     ):
         report = submit(harness, supports)
         assert report.outcome is Outcome.CONTRACT_BROKEN

@@ -168,7 +168,7 @@ BROKEN = [
     ("rms_norm", '"draw": "norm_weight"', '"draw": "ones"', "state.weight"),
     ("rms_norm", '"shape": ["hidden"], "draw"', '"shape": ["tokens"], "draw"', "state.weight"),
     ("rms_norm", '"leading": "tokens"', '"leading": "hidden"', "must be the first side of x"),
-    ("rms_norm", '"rows": "tokens"', '"rows": "hidden"', "rows: 'hidden' must be the first side of x"),
+    ("softmax", '"rows": "rows"', '"rows": "cols"', "rows: 'cols' must be the first side of x"),
     ("softmax", '"leading_init": {"dim": -1}', '"leading_init": {"axis": -1}', "axis: no such argument"),
     ("rms_norm", '"mutates": {"x": "may",', '"mutates": {"z": "may",', "forms.residual"),
     ("rms_norm", '"mutates": {"x": "may", "residual": "may"},', "", "aliases"),
@@ -196,7 +196,7 @@ def test_a_side_of_a_weight_is_no_number_of_rows() -> None:
     spec = Catalog().get("rms_norm").model_copy(deep=True)
     spec.entries["RMSNorm"].state["weight"].shape[:] = ["tokens"]
     found = {key for key, what in task_rules._problems(spec) if "a side of the state weight" in what}
-    assert found == {"entries.RMSNorm.forms.plain.leading", "entries.RMSNorm.forms.residual.rows"}
+    assert found == {"entries.RMSNorm.forms.plain.leading", "entries.RMSNorm.forms.residual.leading"}
 
 
 @pytest.mark.parametrize(("name", "old", "new", "message"), BROKEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fk_core.catalog import Catalog
-from fk_core.domain import EVERYTHING, BadDomain, declared, runtime_dims, share
+from fk_core.domain import EVERYTHING, BadDomain, declared, runtime_dims, share, unknown_sizes
 
 SPEC = Catalog().get("rms_norm")
 
@@ -50,12 +50,63 @@ def test_exact_widths_and_ranges_of_rows_decide_what_is_covered() -> None:
         ("SUPPORTS = {'hidden': [" + "0x" + "f" * 5000 + "]}", "list of whole numbers"),
         ("SUPPORTS = {0x" + "f" * 5000 + ": [1]}", "key of type int"),
         ("SUPPORTS = {'dtype': 'bfloat16'}", "list of torch dtype names"),
+        ("SUPPORTS = {'dtype': []}", "at least one of bfloat16, float32"),
+        ("SUPPORTS = dict(hidden=[4096])", "literal dict. Write it once"),
+        ("SUPPORTS: dict", "no plain assignment"),
+        ("if 1:\n    SUPPORTS = {'hidden': [4096]}", "(line 2) is no plain assignment"),
+        ("SUPPORTS, other = {'hidden': [4096]}, 1", "no plain assignment"),
+        ("SUPPORTS = {'hidden': [4096]}\nif 1:\n    SUPPORTS = {}", "(line 3) is no plain assignment"),
+        ("SUPPORTS = {}\nSUPPORTS |= {'hidden': [4096]}", "no plain assignment"),
+        ("SUPPORTS = {}\nSUPPORTS['hidden'] = [4096]", "changed behind"),
+        ("SUPPORTS = {}\nSUPPORTS.update(hidden=[4096])", "changed behind"),
+        ("for SUPPORTS in ({},):\n    pass", "no plain assignment"),
+        ("print(SUPPORTS := {'hidden': [4096]})", "no plain assignment"),
+        ("from shapes import SUPPORTS", "is imported"),
+        ("from shapes import all_of_them as SUPPORTS", "is imported"),
+        ("def SUPPORTS():\n    return {}", "must be a dict"),
+        ("def declare():\n    global SUPPORTS\n    SUPPORTS = {}", "bound by a function"),
+        ("SUPPORTS = {'hidden': [4096]}\ndel SUPPORTS", "is deleted"),
+        ("class RMSNorm:\n    SUPPORTS = {'hidden': [4096]}", "stands in a class"),
     ],
 )
 def test_a_declaration_that_can_not_be_used_is_explained(text: str, said: str) -> None:
     with pytest.raises(BadDomain) as caught:
         declared(text, SPEC)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SUPPORTS: dict = {'hidden': [4096]}",
+        "SUPPORTS: dict[str, list[int]] = {'hidden': [4096]}\nprint(SUPPORTS['hidden'], SUPPORTS.get('dtype'))",
+        "SUPPORTS = DOMAIN = {'hidden': [4096]}",
+        "def other():\n    SUPPORTS = []\n    SUPPORTS[0] = 1\nSUPPORTS = {'hidden': [4096]}",
+    ],
+)
+def test_plain_assignments_declare(text: str) -> None:
+    assert declared(text, SPEC).exact == {"hidden": {4096}}
+
+
+@pytest.mark.parametrize("name", Catalog().names())
+def test_what_an_error_says_to_write_can_be_used(name: str) -> None:
+    spec = Catalog().get(name)
+    with pytest.raises(BadDomain) as caught:
+        declared("SUPPORTS = make()", spec)
+    example = str(caught.value).partition("for example ")[2]
+    domain = declared(example, spec)
+    assert domain.covers(spec.cases[0].dims, spec.cases[0].dtype)
+    assert not unknown_sizes(spec, domain)
+
+
+def test_exact_sizes_that_no_case_has_are_told() -> None:
+    assert unknown_sizes(SPEC, declared("SUPPORTS = {'hidden': [128, 4096]}", SPEC)) == []
+    (told,) = unknown_sizes(SPEC, declared("SUPPORTS = {'hidden': [8192, 4096, 5120]}", SPEC))
+    assert told == (
+        "SUPPORTS['hidden'] lists 5120, 8192, which no case has, so it was not tried; cases have 128, 2880, 4096"
+    )
+    (told,) = unknown_sizes(SPEC, declared(f"SUPPORTS = {{'hidden': {[4096, *range(100)]}}}", SPEC))
+    assert "lists 0, 1, 2, 3, 4, 5, 6, 7, ..., which" in told
 
 
 def test_names_of_dtypes_are_checked() -> None:

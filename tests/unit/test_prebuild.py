@@ -463,7 +463,7 @@ def test_what_can_not_be_copied_is_built_again(desk: Workshop, monkeypatch: pyte
     assert desk.asked == ["one", "one"]
 
 
-@pytest.mark.parametrize("text", ["[[", "7", "[[1]]", '{"one": 1}', "null", '"one"', ""])
+@pytest.mark.parametrize("text", ["[[", "7", "[[1]]", '{"one": 1}', "null", '"one"', "", "[" * 100_000])
 def test_a_list_that_can_not_be_read_lists_nothing(desk: Workshop, text: str) -> None:
     ahead = build_all(desk, row("one"))
     ahead.store.path.with_suffix(".json").write_text(text, encoding="utf-8")
@@ -535,6 +535,30 @@ def test_the_oldest_builds_go_with_all_that_is_theirs(tmp_path: Path, monkeypatc
     stay = {f"{name}{end}" for name in ("another", "used", "new") for end in ("", ".json")} - {"another"}
     assert {path.name for path in tmp_path.iterdir()} == stay | {".used.1a2b3c4d", ".new.1a2b3c4d"}
     assert store("used").serve(tmp_path / "cache", None) == {"one"}
+
+
+@pytest.mark.parametrize("target", ["nowhere", "elsewhere"])
+def test_links_among_the_stores_go_in_their_turn_and_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    stores, elsewhere = tmp_path / "builds", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    stores.mkdir()
+    for age, name in enumerate(["new", "old", "older"]):
+        (stores / name).mkdir()
+        os.utime(stores / name, (1e9 - age, 1e9 - age))
+    (stores / "link").symlink_to(tmp_path / target)
+    os.utime(stores / "link", (1e9 - 0.5, 1e9 - 0.5), follow_symlinks=False)
+    monkeypatch.setattr(build_store, "KEPT", 3)
+    made = BuildStore(stores, "a source", "9.0")
+    made.path = stores / "a"
+    made.extend({"one"})
+    assert {path.name for path in stores.iterdir()} == {"a.json", "new", "link"}
+    monkeypatch.setattr(build_store, "KEPT", 1)
+    made.extend({"one"})
+    assert {path.name for path in stores.iterdir()} == {"a.json"}
+    assert (elsewhere / "file").exists(), "links are not followed"
 
 
 def test_the_store_of_a_source_is_bounded_and_goes_on_to_serve(desk: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,10 @@ def test_several_calls_as_one() -> None:
         task, entry="RMSNorm", form="residual", dims=dims | {"tokens": 21}, init=init, dtype="bfloat16"
     )
     assert calls.stacked(task, call, 7) == wanted
-    task["entries"]["RMSNorm"]["forms"]["residual"]["rows"] = ""
+    form = task["entries"]["RMSNorm"]["forms"]["residual"]
+    form["leading"], form["rows"] = "", "tokens"
+    assert calls.stacked(task, call, 7) == wanted
+    form["rows"] = ""
     assert calls.stacked(task, call, 7) is None
 
 
