@@ -69,7 +69,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", default="default", help="default (all), quick, or globs over case ids")
     parser.add_argument("--planted-cases", default="quick", help="the same for the runs with a plant")
     parser.add_argument("--planted-provider", default="", help="default: the first; torch_eager starts soonest")
-    parser.add_argument("--providers", default="first", help="first, or all that are installed")
+    parser.add_argument("--providers", default="first", help="first, all that are installed, or names of others")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, a GPU index or UUID")
     parser.add_argument("--rows", default="", help="file that keeps one JSON line a run")
     parser.add_argument("--seconds", type=float, default=1e9, help="in all; no run begins that would take longer")
@@ -131,8 +131,12 @@ def plan(harness: Harness, device: Device, options: argparse.Namespace) -> dict[
         # Dealt out in turn, so that few plants touch all operators, too.
         share = len(range(number, options.planted, len(ops)))
         wanted |= {Step("planted", op, side=side): share for side in aa_figures.PLANTS}
-    if options.providers == "all":
-        wanted |= {Step("aa", op, name): options.runs for op, names in installed.items() for name in names[1:]}
+    others = {name for names in installed.values() for name in names[1:]}
+    if options.providers != "all":
+        others &= set(options.providers.split(","))
+    wanted |= {
+        Step("aa", op, name): options.runs for op, names in installed.items() for name in names[1:] if name in others
+    }
     return {step: runs for step, runs in wanted.items() if runs}
 
 

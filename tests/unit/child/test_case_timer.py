@@ -61,7 +61,7 @@ class Stage:
             events=[("begin", n) for n in range(8)],
             span=("first", "last"),
             flush=lambda stream: self.log.append(("flush",)),
-            gate=SimpleNamespace(launch=self.gate),
+            gates=[SimpleNamespace(launch=self.gate)],
             refresh=SimpleNamespace(launch=self.refresh),
         )
         monkeypatch.setattr(timing, "capture", self.capture)
@@ -170,6 +170,23 @@ def test_only_what_full_returned_is_kept(stage: Stage, plain: bool) -> None:
     assert list(stage.captured) == (["plain"] if plain else []) + ["full", "gate"]
     assert set(stage.timer.layouts[0].graphs) == set(stage.captured)
     assert len(stage.timer.layouts[0].outputs) == calls
+
+
+def test_layouts_take_copies_of_the_gates_code_in_turn(stage: Stage) -> None:
+    """All gates of a layout are of one copy: those that are timed alone, too."""
+    used: list[tuple[int, int]] = []
+
+    def copy(number: int) -> Any:
+        def launch(*arguments: int) -> None:
+            used.append((len(stage.timer.layouts), number))
+            stage.gate(*arguments)
+
+        return SimpleNamespace(launch=launch)
+
+    stage.clock.gates = [copy(number) for number in range(3)]
+    for seed in range(5):
+        stage.timer.add_layout(seed, 77, plain=True, gate=True, inspect=False)
+    assert list(dict.fromkeys(used)) == [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1)]
 
 
 @pytest.mark.parametrize("plain", [True, False])
