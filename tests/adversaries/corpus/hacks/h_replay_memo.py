@@ -43,5 +43,5 @@ class SiluAndMul(nn.Module):
         else:
             memo = torch.full((rows, 32), float("nan"), dtype=x.dtype, device=x.device)
         if rows:
-            silu_kernel[(rows,)](x, y, memo, width, BLOCK=1024, num_warps=4)
+            silu_kernel[(rows,)](x, y, memo, width, BLOCK=1024, num_warps=1)  # warps would race for the memo
         return y
