@@ -22,8 +22,9 @@ import torch
 
 from fk_core.child import timing
 from fk_core.child.arena import ALIGN, DeviceArena
+from fk_core.child.capturing import DeviceClock
 from fk_core.child.refresh import Argument
-from fk_core.child.timing import CaseTimer, DeviceClock, Place
+from fk_core.child.timing import CaseTimer, Place
 
 LAYOUTS, CALLS, GATES = 8, 80, 2
 VARIANTS: dict[str, dict[str, int]] = {

@@ -15,9 +15,10 @@ import torch
 
 from fk_core.child.arena import Arena, poison
 from fk_core.child.bounds import MOST_ALIASES, MOST_OUTPUTS
+from fk_core.child.capturing import Forward, outputs_of
 from fk_core.child.memory import copy_bytes, overlap
 from fk_core.child.refresh import Argument
-from fk_core.child.timing import Forward, Place, outputs_of
+from fk_core.child.timing import Place
 
 # Bound before any candidate is loaded.
 _Tensor, _type, _synchronize = torch.Tensor, type, torch.cuda.synchronize

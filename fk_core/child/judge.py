@@ -22,6 +22,7 @@ from fk_core.child.arena import ALIGN, Arena, Cursor, create_arena
 from fk_core.child.baselines.base import BaselineUnusable, Provider, provider
 from fk_core.child.call_desk import RECHECK_BYTES, SHIFT, CallDesk
 from fk_core.child.calls import DTYPES, Call, init_defaults, output_layout, passed_init
+from fk_core.child.capturing import Forward
 from fk_core.child.ceilings import Ceilings
 from fk_core.child.held import HoldDesk
 from fk_core.child.judge_timing import TimingDesk
@@ -29,7 +30,7 @@ from fk_core.child.loading import describe
 from fk_core.child.module import FunctionModule
 from fk_core.child.oracle import Oracle
 from fk_core.child.planted import PlantedGroup
-from fk_core.child.runner import Forward, Runner
+from fk_core.child.runner import Runner
 from fk_core.child.standard import Standard
 from fk_core.child.wire import Channel, Closed
 

@@ -20,14 +20,14 @@ from fk_core.child import cudadrv, layouts
 from fk_core.child.arena import Arena, open_arena
 from fk_core.child.bounds import MOST_ALIASES, MOST_DIMENSIONS, MOST_OUTPUTS, MOST_TEXT, told
 from fk_core.child.calls import DTYPES
+from fk_core.child.capturing import DeviceClock, Forward, NotCapturable, capture, outputs_of
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
 from fk_core.child.memory import copy_bytes, extent, last_stride, overlap, shared
-from fk_core.child.module import FunctionModule
 from fk_core.child.refresh import Argument
-from fk_core.child.timing import CaseTimer, DeviceClock, NotCapturable, Place, capture, outputs_of
+from fk_core.child.timing import CaseTimer, Place
+from fk_core.child.weights import holds_tensors, movable_weights
 
-Forward = Callable[..., Any]
 Build = Callable[[str, dict[str, Any], dict[str, Tensor], torch.dtype, torch.device], Forward]
 
 KEEP_CALLS = 3
@@ -47,11 +47,8 @@ _address = torch._C.TensorBase.data_ptr
 _size = torch._C.TensorBase.size
 _dtype = torch._C.TensorBase.dtype.__get__
 _device = torch._C.TensorBase.device.__get__
-_detach, _is_contiguous = torch._C.TensorBase.detach, torch._C.TensorBase.is_contiguous
-_is_inference = torch._C.TensorBase.is_inference
+_detach = torch._C.TensorBase.detach
 _no_grad = torch.no_grad
-_Module, _Parameter = torch.nn.Module, torch.nn.Parameter
-_parameters, _buffers = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
 _synchronize = torch.cuda.synchronize
 
 
@@ -339,7 +336,7 @@ class Runner:
         keeps in Python besides parameters and buffers, a global would share among any number of modules.
         """
         recipe, judged = self.modules[key]
-        if not recipe["state"] and not _holds_tensors(judged):
+        if not recipe["state"] and not holds_tensors(judged):
             count = min(count, _COPIES_WITHOUT_STATE)
         kept = self.copies.setdefault(key, [])
         gaps = []
@@ -424,34 +421,6 @@ class Runner:
         if timer is not None:
             timer.drop()
         self.eager.pop(case, None)
-
-
-def _holds_tensors(forward: Forward) -> bool:
-    """Whether a module has parameters or buffers, the non-persistent ones too, as far as can be seen."""
-    return not isinstance(forward, _Module) or bool([*_parameters(forward), *_buffers(forward)])
-
-
-def movable_weights(copies: list[Forward], names: set[str], device: str = "cuda") -> list[Tensor]:
-    """The weights that a task gives to modules, by their ``names``: plain ones on a device of this type, each once.
-    Those of two modules are moved apart, even if these have them in one memory.
-
-    Not other parameters and buffers: a module may have made views of its scratch memory.
-    """
-    found: dict[int, Tensor] = {}
-    for forward in copies:
-        if isinstance(forward, FunctionModule):
-            held = list(forward.held.items())
-        elif isinstance(forward, _Module):
-            held = [*_parameters(forward, remove_duplicate=False), *_buffers(forward, remove_duplicate=False)]
-        else:
-            held = []
-        for name, weight in held:
-            plain = type(weight) in (Tensor, _Parameter) and plain_tensor(_detach(weight)) is None
-            # What was made in inference mode is of no use any more where its memory is set from outside.
-            plain = plain and _is_contiguous(weight) and not _is_inference(weight)
-            if name in names and plain and _device(weight).type == device and prod(_size(weight)):
-                found[id(weight)] = weight
-    return list(found.values())
 
 
 def arguments_of(order: dict[str, Any]) -> list[Argument]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fk_core.child import compare, inputs
 from fk_core.child.calls import Call, output_layout
+from fk_core.child.capturing import Forward
 from fk_core.child.oracle import Oracle, Reference
-from fk_core.child.runner import Forward
 
 Values = Mapping[str, Tensor]
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from fk_core.child.arena import DeviceArena
+from fk_core.child.capturing import DeviceClock, NotCapturable, capture
 from fk_core.child.kernels import SAMPLES, positions
 from fk_core.child.refresh import Argument, refreshed, source_of
-from fk_core.child.runner import movable_weights
-from fk_core.child.timing import CaseTimer, DeviceClock, NotCapturable, Place, capture
+from fk_core.child.timing import CaseTimer, Place
+from fk_core.child.weights import movable_weights
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fk_core.child.module import FunctionModule
-from fk_core.child.runner import movable_weights
+from fk_core.child.weights import movable_weights
 
 
 class Odd(nn.Module):

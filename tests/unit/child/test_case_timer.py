@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from fk_core.child import timing
+from fk_core.child.capturing import sampled_of
 from fk_core.child.kernels import flip_masks
 from fk_core.child.refresh import Argument, refreshed, source_of
-from fk_core.child.timing import CaseTimer, Place, sampled_of
+from fk_core.child.timing import CaseTimer, Place
 from fk_core.records.claims import InspectedLayout, LayoutClaim
 
 CALLS = 16
