@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fk_core.child.baselines.base import provider
 from fk_core.child.calls import init_defaults
+from fk_core.child.capturing import Forward
 from fk_core.child.loading import describe
 from fk_core.child.module import FunctionModule
 from fk_core.child.planted import PlantedGroup
-from fk_core.child.runner import QUICK, Forward, Runner
+from fk_core.child.runner import QUICK, Runner
 from fk_core.child.wire import Channel, Closed
 
 
