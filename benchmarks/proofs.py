@@ -23,7 +23,7 @@ import triton.language as tl
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from fk_core import stopping
-from fk_core.child import arena, kernels, timing, wire
+from fk_core.child import arena, capturing, kernels, timing, wire
 from fk_core.child.refresh import Argument
 
 torch.set_num_threads(1)
@@ -66,7 +66,7 @@ def serve(sock: socket.socket, role: str) -> None:
     try:
         t = time.time()
         device = torch.device("cuda", 0)
-        clock = timing.DeviceClock(device)
+        clock = capturing.DeviceClock(device)
         torch.cuda.synchronize()
         start_s = time.time() - t
         while True:
