@@ -30,6 +30,8 @@ _WAITING_BYTES, _WAITING_SHARE = 1 << 30, 0.03
 _CHANGED = "an output of an earlier call changed when forward was called again: outputs share memory"
 SHIFT = 64 << 10
 """Calls that relate to an earlier one lie up to so many bytes from where that one lay."""
+ALIGNED = 16
+"""Bytes: what the contract promises of where an argument lies. The first argument of such a call has no more."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class CallDesk:
             return 0
         if probe.placement == "same" and probe.base in self.starts:
             return self.starts[probe.base][1]
-        return self.job.rng.randrange(1, SHIFT // 256) * 256
+        return self.job.rng.randrange(1, SHIFT // ALIGNED) * ALIGNED
 
     def _sizes_before(self, i: int) -> dict[int, int]:
         """Bytes of each output of the call before this one, if it is made: it may not have been judged yet."""

@@ -127,9 +127,17 @@ def derive(
 
 
 def buffer_shapes(call: Call, probe: Probe) -> dict[str, Shape]:
-    """Of the tensors of which the arguments of a call are parts: their own shapes where they are contiguous."""
+    """Of the tensors of which the arguments of a call are parts: their own shapes where they are contiguous.
+
+    Of several arguments all are parts, or the first alone, or all but the first: a residual is no slice.
+    """
     source = random.Random(probe.seed ^ 1)
-    return {name: layouts.buffer_shape(shape, probe.layout, source) for name, shape in call.shapes.items()}
+    names = list(call.shapes)
+    some = source.choice([names, names[:1], names[1:]]) if len(names) > 1 else names
+    return {
+        name: layouts.buffer_shape(shape, probe.layout if name in some else "", source)
+        for name, shape in call.shapes.items()
+    }
 
 
 def flushed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """How the arguments of a call lie in memory: a row behind the other, or as a part of a longer tensor.
 
-Engines hand over slices of what a fused projection wrote. Of such a tensor the argument is the first part along each
-side, so that its last stride is 1 and its other strides are longer than its shape has them.
+Engines hand over slices of what a fused projection wrote: queries are its first part, keys and values lie behind. Of
+such a tensor the argument begins anywhere along a longer side, its last stride is 1, and its other strides are longer
+than its shape has them.
 """
 
 from __future__ import annotations
@@ -53,8 +54,17 @@ def _between(least: float, most: float, source: random.Random) -> float:
 
 
 def part(buffer: Tensor, shape: Shape) -> Tensor:
-    """The argument of ``shape`` within ``buffer``, in the same memory."""
-    return buffer[tuple(slice(side) for side in shape)]
+    """The argument of ``shape`` within ``buffer``, in the same memory.
+
+    Where it begins follows from the sides, so that nobody need be told: at any quarter of what a longer
+    side has left. It is as aligned there as the buffer, up to ``LANES`` elements.
+    """
+    if tuple(buffer.shape) == shape:
+        return buffer
+    quarters = sum(buffer.shape) % 5
+    starts = [(there - side) * quarters // 4 for there, side in zip(buffer.shape, shape, strict=True)]
+    starts[-1] -= starts[-1] % LANES
+    return buffer[tuple(slice(start, start + side) for start, side in zip(starts, shape, strict=True))]
 
 
 def spread(tensor: Tensor, shape: Shape) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,6 +16,8 @@ from fk_core.child.layouts import Layout
 from fk_core.child.planned import Probe
 
 SPARSE = 6
+_ANYWHERE = ("low_rows", "masked", "nan", "huge", "tiny")
+"""Values that kernels treat on their own, so that they are tried at a width of no case, too, where a tail begins."""
 _CASE_SECRETS = ("large", "heavy", "shifted", "cancellation", "negative", "tiny", "low_rows")
 
 
@@ -56,6 +58,8 @@ SCALE_CALLS = 3
 NARROW = (64, 192)
 """Width of the rows of calls that are about how many rows there are."""
 RARELY = 1 / 8
+ELSEWHERE = 0.4
+"""Share of the calls with several leading dimensions, or with rows apart, that have other than normal values."""
 
 
 def plan(
@@ -80,6 +84,8 @@ class _Planner:
         self.task, self.budget = task, budget
         self.random = random.Random(seed)
         self.probes: list[Probe] = []
+        self._inits: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        """Arguments of ``__init__`` that all cases of a form have, whatever their dtype."""
         self._standing_in: list[tuple[int, Mapping[str, Any], dict[str, int], dict[str, Any]]] = []
 
     def lay_out(self, cases: Sequence[Mapping[str, Any]]) -> list[Probe]:
@@ -91,6 +97,7 @@ class _Planner:
         groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
         for case in ordered:
             groups.setdefault((case["entry"], case["form"], case["dtype"]), []).append(case)
+            self._inits.setdefault((case["entry"], case["form"]), []).append(self._init(case))
         for group in groups.values():
             self._sweep(group)
             self._hidden(group)
@@ -167,7 +174,9 @@ class _Planner:
                 self._reduced(case, distribution)
 
     def _reduced(self, case: Mapping[str, Any], distribution: str, level: float | None = None) -> None:
-        dims = self._small(case, case["dims"], self.budget.rows)
+        dims = self._small(
+            case, case["dims"], self.budget.rows + (distribution in _ANYWHERE) * self.random.randint(0, 2)
+        )
         self._add(case, dims, distribution, f"few rows, {distribution} values", level=level)
 
     def _scales(self, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
@@ -192,12 +201,15 @@ class _Planner:
                 if low <= rows <= high:
                     small = self._small(case, case["dims"], rows)
                     self._add(case, small | {leading[0]: rows}, "normal", f"{rows} rows, in no case", hidden=True)
-        for init in ({}, self._unseen_defaults(group)) if widths else ():
+        inits = [{}, self._unseen_defaults(group), *self._inits_elsewhere(group)]
+        for number, init in enumerate(inits if widths else ()):
             drawn = {name: self._within(ranges[name]) for name in widths}
             dims = self._small(case, case["dims"] | drawn, 3)
             said = ", ".join(f"{name} {value}" for name, value in (drawn | init).items())
             kind = self.random.choice(("normal", "shifted", "large"))
             self._add(case, dims, kind, f"{said}, in no case", init, hidden=True)
+            for kind in self._anywhere() if not number else ():
+                self._add(case, dims, kind, f"{said}, in no case, {kind} values", hidden=True)
 
         shown = {name: max((c["dims"].get(name, 0) for c in self.task["cases"]), default=0) for name in widths}
         wide = {name: min(most, WIDEST) for name, most in shown.items() if most > ranges[name][1]}
@@ -215,6 +227,48 @@ class _Planner:
         """Defaults of ``__init__`` that no case of the group has: they must be right for its form and dtype, too."""
         defaults = init_defaults(self.task["entries"][group[0]["entry"]]["init"])
         return {name: value for name, value in defaults.items() if all(c["init"][name] != value for c in group)}
+
+    def _init(self, case: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of ``__init__`` that are no dimensions."""
+        given = self.task["init_of"].get(case["entry"], {})
+        return {
+            name: value
+            for name, value in case["init"].items()
+            if not (isinstance(given.get(name), str) and given[name] in case["dims"])
+        }
+
+    def _inits_elsewhere(self, group: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """One set of arguments of ``__init__`` that cases of the same form have in another dtype, and none here."""
+        here = [self._init(case) for case in group]
+        defaults = self._unseen_defaults(group)
+        others = [
+            init
+            for init in self._inits[group[0]["entry"], group[0]["form"]]
+            if init not in here and not (defaults and defaults.items() <= init.items())
+        ]
+        return [self.random.choice(others)] if others else []
+
+    def _usable(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that the task has and whose values are right for any width.
+
+        Not the vastest where only differences count: in wide rows of 16 bits several share the largest value, and a
+        kernel may add the logarithm of a sum to it, which vanishes there.
+        """
+        vastest = {"huge", "vast"} if "low_rows" in self.task["distributions"] else set()
+        known = set(self.task["distributions"]) & DISTRIBUTIONS.keys()
+        return [name for name in names if name in known - vastest]
+
+    def _anywhere(self) -> list[str]:
+        """Values to be tried at a width of no case: those that kernels treat on their own, and a scale."""
+        scales = self._usable(SCALES)
+        return self._usable(_ANYWHERE) + ([self.random.choice(scales)] if scales else [])
+
+    def _any(self, share: float) -> str:
+        """Normal values, or, with a chance of ``share``, others of the task's, each second time of ``_ANYWHERE``."""
+        if self.random.random() >= share:
+            return "normal"
+        names = _ANYWHERE if self.random.random() < 0.5 else self.task["distributions"]
+        return self.random.choice(self._usable(names) or ["normal"])
 
     def _relations(self, case: Mapping[str, Any]) -> None:
         dims = self._small(case, case["dims"], max(2, min(self.budget.rows, 8)))
@@ -238,8 +292,9 @@ class _Planner:
         if leading:
             apart: tuple[Layout, ...] = ("near", "far", "distant")
             for layout in apart:
-                said = f"few rows{split_rows.SAID[layout]}"
-                self._add(case, dims, "normal", said, layout=layout, may_raise=True)
+                kind = self._any(ELSEWHERE)
+                said = f"few rows{split_rows.SAID[layout]}, {kind} values"
+                self._add(case, dims, kind, said, layout=layout, may_raise=True)
         if "integers" in self.task["distributions"]:
             whole = self._add(case, dims, "integers", "whole numbers, before they are moved by one place")
             self._add(case, dims, "integers", "the same whole numbers moved by one place", relation="rolled",
@@ -252,7 +307,8 @@ class _Planner:
         for (entry, form, dtype), group in groups.items():
             if dtype == "float32" or (entry, form, "float32") in groups:
                 continue
-            for distribution in [name for name in ("normal", "large") if name in self.task["distributions"]]:
+            kinds = ("normal", "large", "tiny", "nan", "huge")
+            for distribution in [name for name in kinds if name in self.task["distributions"]]:
                 case = self.random.choice(list(group))
                 dims = self._small(case, case["dims"], max(2, self.budget.rows // 4))
                 why = f"in float32, {distribution} values: shows what rounding to {dtype} hides"
@@ -327,9 +383,10 @@ class _Planner:
         case, dims = self._narrow(able)
         for sides, layout in split_rows.tries(self.budget.sides, self.budget.long_side, self.random):
             said = f"{form['leading']} as {len(sides)} dimensions, {' x '.join(map(str, sides))}"
-            said += split_rows.SAID[layout]
+            kind = self._any(ELSEWHERE)
+            said += f"{split_rows.SAID[layout]}, {kind} values"
             more: dict[str, Any] = {"leading": sides, "layout": layout, "may_raise": layout != ""}
-            self._off_case(case, dims, prod(sides), "normal", said, **more)
+            self._off_case(case, dims, prod(sides), kind, said, **more)
 
     def _narrow(self, group: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], dict[str, int]]:
         """A case of the group and its dimensions, but for short rows: of a hidden width, or of the narrowest case."""

@@ -24,8 +24,9 @@ SAID: dict[Layout, str] = {
 def tries(few: Sides, many: tuple[int, int], source: random.Random) -> list[tuple[Sides, Layout]]:
     """Sides and layouts of the calls of one form: short sides are of ``few``, long ones within ``many``.
 
-    Either of two sides is once the long one, since kernels loop over one and launch over the other. With three there
-    is none, so that a call has not more rows than it needs.
+    Either of two sides is once the long one, since kernels loop over one and launch over the other, and the other is
+    once 1: a batch of one, or the one token of each of a batch. With three there is none, so that a call has not more
+    rows than it needs.
     """
 
     def long() -> int:
@@ -35,11 +36,15 @@ def tries(few: Sides, many: tuple[int, int], source: random.Random) -> list[tupl
         return source.choice(few)
 
     def three() -> Sides:
-        return (*split(2, source, few), source.choice((1, few[0])))
+        sides = [*split(2, source, few), source.choice((1, few[0]))]
+        source.shuffle(sides)
+        return tuple(sides)
 
     return [
         ((short(), long()), ""),
         ((long(), short()), ""),
+        ((1, long()), ""),
+        ((long(), 1), source.choice(("", "heads"))),
         ((short(), long()), "heads"),
         (three(), ""),
         (three(), "near"),
