@@ -117,7 +117,7 @@ def test_a_case_outside_the_domain_is_marked() -> None:
     hearing.measured = [CaseTiming(inside, estimate=Estimate(0.0, 0.01, 12, 12), candidate_us=9.0, baseline_us=9.0)]
     report = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l")))
     assert [case.routed_to_baseline for case in report.cases] == [False] + [True] * len(outside)
-    assert "all 1 cases of softmax that its SUPPORTS covers (3 more are left to the baseline)" in report.summary
+    assert "the one case of softmax that its SUPPORTS covers (3 more are left to the baseline)" in report.summary
 
 
 @pytest.mark.parametrize(
