@@ -169,11 +169,11 @@ class Harness:
         with desk.turn(self._closed), self.leases.acquire(device, purpose="warm up", cancel=self._closed):
             desk.warm(lambda: len(self.leases.queue(device.uuid).holders) <= 1)
 
-    def measure_again(self) -> None:
-        """Measure the default device's own error anew, if the one that is kept is likely that of a bad moment."""
+    def measure_again(self) -> list[str]:
+        """Measure the default device's own error anew, if the one that is kept is likely that of a bad moment. Says
+        what went wrong."""
         device = self.device()
-        if self.floors.doubtful(device):
-            measure_floor(self, device)
+        return measure_floor(self, device).problems if self.floors.doubtful(device) else []
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
