@@ -73,6 +73,13 @@ def _sizes(cases: list[CaseSpec]) -> str:
     return f"{'; '.join(said)}; dtype {', '.join(sorted({case.dtype for case in cases}))}"
 
 
+def _unclear_by_others(report: ValidateReport) -> bool:
+    """Whether other work on the machine kept a report from saying how fast: at another moment it may be clear. On a GPU
+    such a validation is CONTENDED, and no answer to a later one either."""
+    crowded = report.machine is not None and bool(report.machine.crowd)
+    return crowded and report.speed.verdict == "inconclusive"
+
+
 def _settled(report: ValidateReport, known: validation.Known) -> ValidateReport:
     """The answer to a submission that another process may have judged at the same time: one submission, one answer.
 
@@ -267,7 +274,7 @@ class Harness:
             "torch": version("torch"),
             "triton": version("triton"),
             "sandbox": self.settings.sandbox,
-            # What `fk doctor` has measured since decides what is called faster, and stands in the report.
+            # What `fk doctor`, or a server that starts, has measured since decides what is called faster.
             "floor": self.floors.of(device),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -288,6 +295,8 @@ class Harness:
             _, report = self.journal.read(found)
         except JournalError as error:
             log.warning("the recorded answer %s can't be read, so it is worked out anew: %s", found, error)
+            return None
+        if report is not None and _unclear_by_others(report):
             return None
         # That attempt itself may have been answered from the record of another.
         return None if report is None else report.model_copy(update={"identical_to": report.identical_to or found})

@@ -135,9 +135,8 @@ def _unclear(judged: ValidateReport) -> list[str]:
         more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
         said.append(f"Inconclusive, {ids[0]}{more}: {reason}")
     if left := sum(len(ids) for ids in list(by_reason.values())[_REASONS:]):
-        said.append(
-            f"Inconclusive, and {left} more case{'' if left == 1 else 's'} for other reasons: `--json` shows them"
-        )
+        cases = "case" if left == 1 else "cases"
+        said.append(f"Inconclusive, and {left} more {cases} for other reasons: `--json` shows them")
     return said
 
 
