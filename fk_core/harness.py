@@ -59,10 +59,6 @@ def _nothing() -> None:
     """The record where nobody wants to be answered from it."""
 
 
-_ASKED_FOR = "what models ask for"
-"""Stands in what ``domain`` says of a range of rows that is too narrow."""
-
-
 def _sizes(cases: list[CaseSpec]) -> str:
     """Dimensions and dtypes of cases, in words."""
     sizes: dict[str, set[int]] = {}
@@ -358,7 +354,7 @@ class Harness:
             domain = declared(request.source, spec)
         except BadDomain as error:
             # What models ask for is said of GPUs, and the cases of a CPU are cut down.
-            here = f"; the cases judged here have {_sizes(cases)}" if _ASKED_FOR in str(error) else ""
+            here = f"; the cases judged here have {_sizes(cases)}" if error.captured else ""
             problems.append(Problem(Outcome.CONTRACT_BROKEN, f"{error}{here}"))
         inside = [c for c in cases if domain.covers(c.dims, c.dtype)]
         if not inside and not problems:
