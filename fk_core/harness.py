@@ -270,7 +270,8 @@ class Harness:
             "torch": version("torch"),
             "triton": version("triton"),
             "sandbox": self.settings.sandbox,
-            # What `fk doctor`, or a server that starts, has measured since decides what is called faster, and is reported.
+            # What `fk doctor`, or a server that starts, has measured since decides what is called faster, and stands in
+            # the report.
             "floor": self.floors.of(device),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
