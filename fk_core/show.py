@@ -136,7 +136,7 @@ def _unclear(judged: ValidateReport) -> list[str]:
         said.append(f"Inconclusive, {ids[0]}{more}: {reason}")
     if left := sum(len(ids) for ids in list(by_reason.values())[_REASONS:]):
         cases = "case" if left == 1 else "cases"
-        said.append(f"Inconclusive, and {left} more {cases} for other reasons: `--json` shows them")
+        said.append(f"Inconclusive, and {left} more {cases} for other reasons, which the report as JSON has")
     return said
 
 

@@ -239,7 +239,7 @@ def test_of_many_reasons_only_some_are_shown() -> None:
     ]
     told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=unclear)), 200)
     assert told.count("is too fast") == 4
-    assert "Inconclusive, and 5 more cases for other reasons: `--json` shows them\n" in told
+    assert "Inconclusive, and 5 more cases for other reasons, which the report as JSON has\n" in told
 
 
 def test_short_calls_are_told_together() -> None:
