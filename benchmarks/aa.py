@@ -24,6 +24,7 @@ from typing import Literal
 from benchmarks import aa_figures
 from benchmarks.gpu_parts import record
 from fk_core.calibrate import run_twin
+from fk_core.catalog import Catalog
 from fk_core.child.baselines.base import production, provider
 from fk_core.harness import Harness
 from fk_core.records.device import Device
@@ -74,7 +75,18 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="file that keeps one JSON line a run")
     parser.add_argument("--seconds", type=float, default=1e9, help="in all; no run begins that would take longer")
     parser.add_argument("--show-only", action="store_true", help="run nothing; print what --rows has")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    unknown = [] if options.show_only else sorted(set(options.providers.split(",")) - {"first", "all"} - _installed())
+    if unknown:
+        there = ", ".join(sorted(_installed()))
+        parser.error(f"--providers: no operator has {', '.join(map(repr, unknown))} here; installed: {there}")
+    return options
+
+
+def _installed() -> set[str]:
+    """Of all operators' providers."""
+    catalog = Catalog()
+    return {name for op in catalog.names() for name in catalog.get(op).baselines if provider(name).installed()}
 
 
 class Desks:
@@ -132,8 +144,9 @@ def plan(harness: Harness, device: Device, options: argparse.Namespace) -> dict[
         share = len(range(number, options.planted, len(ops)))
         wanted |= {Step("planted", op, side=side): share for side in aa_figures.PLANTS}
     others = {name for names in installed.values() for name in names[1:]}
-    if options.providers != "all":
-        others &= set(options.providers.split(","))
+    chosen = set(options.providers.split(","))
+    if "all" not in chosen:
+        others &= chosen
     wanted |= {
         Step("aa", op, name): options.runs for op, names in installed.items() for name in names[1:] if name in others
     }

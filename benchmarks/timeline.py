@@ -98,15 +98,15 @@ def show(rows: list[Row], began: float, took: float) -> None:
     print(f"{took * 1e3:7.1f} in all")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cases", default="rms_norm/Llama-3.1-8B/*")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     runs = []
     salt = int(time.time() * 1000) % 1_000_000_000
     with Harness() as harness:
-        for number in range(options.repeats + 1):
+        for number in range(max(1, options.repeats) + 1):
             watch = Watch()
             began = time.perf_counter()
             request = ValidateRequest(op="rms_norm", source=source(salt + number), cases=options.cases)

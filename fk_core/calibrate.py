@@ -57,23 +57,27 @@ class Floors:
 
     def keep(self, device: Device, floor: float, ratios: list[float], *, crowded: bool = False) -> None:
         """``crowded``: others used the machine meanwhile. Such an error takes the place of a larger one only, or of
-        none."""
+        none; of a smaller one it moves the time, so that a machine that stays busy is not measured at every start."""
         new = {"floor": min(floor, MOST), "ratios": ratios, "crowded": crowded, "measured": round(time.time())}
 
         def better(kept: Mapping[str, Any]) -> dict[str, Any]:
             known = _number(kept.get("floor"))
-            return {} if crowded and known is not None and known <= floor else new
+            return {"measured": new["measured"]} if crowded and known is not None and known <= floor else new
 
         self._update(device, better)
 
-    def doubtful(self, device: Device) -> bool:
-        """Whether the error that is kept is larger than a sound machine's, or was measured beside other work, and has
-        stood for an hour: then it is worth measuring once more."""
+    def bad(self, device: Device) -> bool:
+        """Whether the error that is kept is larger than a sound machine's, or was measured beside other work."""
         kept = self._read(device)
-        floor, at = _number(kept.get("floor")), _number(kept.get("measured")) or 0.0
-        if floor is None or time.time() - at < _DOUBT_S:
+        floor = _number(kept.get("floor"))
+        if floor is None:
             return False
         return bool(kept.get("crowded")) or floor > self.settings.timing.usual_floor(device.kind)
+
+    def doubtful(self, device: Device) -> bool:
+        """Whether it is bad and nobody has measured for an hour: then it is worth measuring once more."""
+        at = _number(self._read(device).get("measured")) or 0.0
+        return self.bad(device) and time.time() - at >= _DOUBT_S
 
     def times(self, device: Device, spec: TaskSpec) -> dict[str, tuple[float | None, float | None]]:
         """Case id -> (floor_us, baseline_us), as validations of this task measured them here."""
@@ -245,13 +249,17 @@ def measure_floor(
     repeats: int = 3,
     progress: Callable[[str, float], None] = lambda doing, share: None,
 ) -> Calibration:
-    """A/A error over a few cases and repeats. Keeps it, see :meth:`Floors.keep`."""
+    """A/A error over a few cases and repeats. Keeps it, see :meth:`Floors.keep`, unless the harness is closed
+    meanwhile."""
     found = Calibration()
     for number in range(repeats):
         progress(f"the baseline against itself, {number + 1} of {repeats}", number / repeats)
         report = run_twin(harness, CALIBRATION_OP, device=device, cases="quick")
         if report.outcome is not Outcome.PASSED:
             found.problems.append(report.summary)
+        if report.outcome is Outcome.CANCELLED:
+            return found
+        if report.outcome is not Outcome.PASSED:
             continue
         found.crowd = found.crowd or (report.machine.crowd if report.machine is not None else "")
         for case in report.cases:

@@ -28,14 +28,14 @@ def conclude(h: Hearing, settings: Settings) -> ValidateReport:
     if passed:
         by_id = {m.case.id: m for m in h.measured}
         cases = [
-            verdict.case_report(c, by_id[c.id], settings.timing, h.floor, h.crowd) if c.id in by_id else c
+            verdict.case_report(c, by_id[c.id], settings.timing, h.floor_in_use, h.crowd) if c.id in by_id else c
             for c in cases
         ]
         decision = verdict.decide(
             cases,
             h.measured,
             settings.timing,
-            h.floor,
+            h.floor_in_use,
             correct=True,
             gpu=gpu,
             baseline=h.baseline,
@@ -159,9 +159,13 @@ def _next_steps(h: Hearing, cases: list[CaseReport], decision: verdict.Decision 
     steps = []
     unclear = decision.speed.verdict == "inconclusive"
     if unclear and h.crowd:
-        steps.append("Run `fk validate` with `--fresh` once the machine is quiet: other work made these times unclear")
+        steps.append(
+            "Submit the same source again once the machine is quiet, it is judged anew then: other work made these "
+            "times unclear"
+        )
     elif unclear and h.floor > timing.usual_floor(h.device.kind):
-        steps.append(f"Run `fk doctor` when the machine is quiet: its own error was measured as {h.floor:.0%}")
+        first = "End other work on the GPU, or lock its clocks" if h.device.kind == "cuda" else "End other work"
+        steps.append(f"{first}, then run `fk doctor`: the machine's own error was measured as {100 * h.floor:.3g}%")
     slow = [c for c in cases if c.verdict == "slower"]
     if slow:
         worst = min(slow, key=lambda c: c.speedup or 1.0)
@@ -183,6 +187,6 @@ def machine(h: Hearing, versions: Mapping[str, Any]) -> Machine:
         fk=__version__,
         sandbox=h.sandbox,
         clocks=h.clocks or ("as found, not locked" if gpu else ""),
-        floor=h.floor,
+        floor=h.floor_in_use,
         crowd=h.crowd,
     )

@@ -41,9 +41,10 @@ class Crowd:
         self._last: tuple[float, float] | None = None
 
     def look(self) -> None:
-        """What is counted begins with the first look and ends with the last one."""
+        """What is counted begins with the first look and ends with the last one. Nothing is, where the kernel does not
+        say what is busy or who is below this process: its own work would count as that of others."""
         all_s = _busy_s(os.sched_getaffinity(0))
-        if all_s is None:
+        if all_s is None or not _tells_children():
             return
         others_s = all_s - time.process_time() - cpu_seconds(os.getpid())[0]
         self._last = (time.monotonic(), others_s)
@@ -98,6 +99,12 @@ def _ended(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[13]) + int(fields[14])) * _TICK_S
+
+
+def _tells_children() -> bool:
+    """Whether this kernel lists children; some are built without that."""
+    pid = os.getpid()
+    return os.path.exists(f"/proc/{pid}/task/{pid}/children")
 
 
 def _children(pid: int) -> list[int]:

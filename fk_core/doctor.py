@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from fk_core.calibrate import Calibration, calibrate, time_others
+from fk_core.calibrate import Calibration, Floors, calibrate, time_others
 from fk_core.child.baselines.base import provider, providers
 from fk_core.errors import FkError
 from fk_core.leases.devices import Survey, survey
@@ -38,7 +38,7 @@ def examine(harness: Harness, progress: Callable[[str, float | None], None]) -> 
         return report.model_copy(update={"checks": checks})
     checks.append(Check(name="judge", state="ok", found=f"answers on {device.uuid}"))
     found = calibrate(harness, device, progress=lambda doing, share: progress(doing, 0.3 + 0.7 * (share or 0)))
-    checks += [_floor_check(device, found, harness.settings.timing.usual_floor(device.kind), harness.floors.of(device))]
+    checks.append(_floor_check(device, found, harness.floors))
     checks.append(_planted_check(device, found, harness.floors.of(device)))
     if device.kind == "cuda":
         for op in harness.catalog.names():
@@ -126,9 +126,10 @@ def _sandbox(harness: Harness) -> Check:
     return Check(name="sandbox", state="ok" if best else "broken", found=", ".join(available), todo=todo)
 
 
-def _floor_check(device: Device, found: Calibration, usual: float, in_use: float) -> Check:
-    """``usual``: the most that it is on a sound machine. ``in_use``: the error that reports allow for."""
+def _floor_check(device: Device, found: Calibration, floors: Floors) -> Check:
+    """``floors``: what is kept by now, which may be an error of a better moment."""
     floor, name = found.floor, "A/A floor"
+    usual = floors.settings.timing.usual_floor(device.kind)
     if floor is None:
         return Check(name=name, state="broken", found="not measured")
     good = floor <= usual
@@ -141,8 +142,9 @@ def _floor_check(device: Device, found: Calibration, usual: float, in_use: float
     if found.crowd:
         what += f"; {found.crowd}"
     if not good:
-        todo += f"; reports use an error of {100 * in_use:.3g}%, and a server that starts later than an hour from now "
-        todo += "measures it anew"
+        todo += f"; reports use an error of {100 * floors.of(device):.3g}%, "
+        again = "and a server that starts later than an hour from now measures it anew"
+        todo += again if floors.bad(device) else "measured at a better moment"
     return Check(name=name, state="ok" if good else "warn", found=what, todo="" if good else todo)
 
 

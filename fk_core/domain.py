@@ -4,8 +4,9 @@
 
 Dimensions of the model (widths, and what ``__init__`` gets) may be a list of exact values or a range; dimensions that
 vary at run time (how many rows) must be a range. Outside its domain an engine would run the baseline instead, so such
-cases count 1.00 and are not the candidate's. Undeclared means everything. A ``SUPPORTS`` that can't be read from the
-text, since it is bound in another way or changed afterwards, is refused.
+cases count 1.00 and are not the candidate's. Undeclared means everything. A ``SUPPORTS`` that the text binds in another
+way, binds twice or changes outside functions is refused, so that what is read is what its author meant; what functions
+do to the dict, and what they reach by other names, is not looked at and changes nothing: only the literal counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ _CHANGERS = frozenset({"update", "setdefault", "pop", "popitem", "clear", "__set
 
 
 class BadDomain(ValueError):
-    """``SUPPORTS`` is there and can't be used; the message says why."""
+    """``SUPPORTS`` is there and can't be used; the message says why. ``captured``: it names sizes that models ask for,
+    which are not those of a CPU's cases."""
+
+    def __init__(self, message: str, *, captured: bool = False) -> None:
+        super().__init__(message)
+        self.captured = captured
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,19 @@ def declared(source: str, spec: TaskSpec) -> Domain:
 
 
 def unknown_sizes(spec: TaskSpec, domain: Domain) -> list[str]:
-    """What to tell of exact sizes that no case of the task has: they are tried by no call."""
+    """What to tell of exact sizes, and of ranges of sizes, that no case of the task has."""
     told = []
+    sizes: dict[str, set[int]] = {}
+    for case in (*spec.cases, *spec.cpu_cases):
+        for name, size in case.dims.items():
+            sizes.setdefault(name, set()).add(size)
+    for name, (low, high) in domain.ranges.items():
+        there = sizes[name]
+        if not any(low <= size <= high for size in there):
+            said = ", ".join(str(size) for size in sorted(there))
+            told.append(f"SUPPORTS[{name!r}] is ({low}, {high}), in which no case lies; cases have {said}")
     for name, values in domain.exact.items():
-        there = {case.dims[name] for case in (*spec.cases, *spec.cpu_cases) if name in case.dims}
+        there = sizes[name]
         if more := sorted(values - there):
             listed = ", ".join(str(size) for size in more[:8]) + (", ..." if len(more) > 8 else "")
             said = ", ".join(str(size) for size in sorted(there))
@@ -94,12 +109,17 @@ def _instead(spec: TaskSpec) -> str:
 
 
 def _otherwise(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Where and how a module binds or changes ``SUPPORTS`` other than by a plain assignment at the top level."""
+    """Where and how a module binds or changes ``SUPPORTS`` other than by one plain assignment at the top level."""
     plain: set[int] = set()
+    assigned = 0
     for statement in tree.body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             plain |= {id(target) for target in targets if isinstance(target, ast.Name)}
+            if _NAME in _targets(statement):
+                if assigned:
+                    yield statement.lineno, f"is assigned in line {assigned} already"
+                assigned = assigned or statement.lineno
     todo: list[tuple[ast.AST, str]] = [(node, "") for node in reversed(tree.body)]
     while todo:
         node, inside = todo.pop()
@@ -110,6 +130,9 @@ def _otherwise(tree: ast.Module) -> Iterator[tuple[int, str]]:
             inside = "function"
         elif isinstance(node, ast.ClassDef):
             inside = inside or "class"
+        elif isinstance(node, ast.comprehension):
+            # Its names are its own.
+            plain |= {id(one) for one in ast.walk(node.target) if isinstance(one, ast.Name)}
         todo += [(child, inside) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
@@ -120,18 +143,34 @@ def _binds(node: ast.AST, inside: str) -> str:
     if inside == "function":
         return ""  # a local name
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == _NAME and not inside:
-        return "must be a dict"
-    if isinstance(node, (ast.Import, ast.ImportFrom)) and _NAME in [name.asname or name.name for name in node.names]:
+        return "is a class" if isinstance(node, ast.ClassDef) else "is a function"
+    if isinstance(node, (ast.Import, ast.ImportFrom)) and _NAME in [_bound(name) for name in node.names]:
         return "is imported"
-    if isinstance(node, ast.Name) and node.id == _NAME and not isinstance(node.ctx, ast.Load):
+    if isinstance(node, ast.Name) and node.id == _NAME and isinstance(node.ctx, ast.Del) and not inside:
+        return "is deleted"
+    if _stores(node):
         if inside == "class":
             return "stands in a class, where nobody looks for it"
-        return "is deleted" if isinstance(node.ctx, ast.Del) else "is no plain assignment at the top level of the file"
+        return "is no plain assignment at the top level of the file"
     if isinstance(node, ast.Subscript) and _is_it(node.value) and not isinstance(node.ctx, ast.Load):
         return "is changed behind its assignment"
     if isinstance(node, ast.Attribute) and _is_it(node.value) and node.attr in _CHANGERS:
         return "is changed behind its assignment"
     return ""
+
+
+def _bound(name: ast.alias) -> str:
+    """The name that an import binds: of ``import a.b`` that is ``a``."""
+    return name.asname or name.name.partition(".")[0]
+
+
+def _stores(node: ast.AST) -> bool:
+    """Whether this binds the name, if it stands where the name is the module's."""
+    if isinstance(node, ast.Name):
+        return node.id == _NAME and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return node.name == _NAME
+    return isinstance(node, ast.MatchMapping) and node.rest == _NAME
 
 
 def _is_it(node: ast.expr) -> bool:
@@ -179,7 +218,8 @@ def _read(value: dict[object, object], spec: TaskSpec) -> Domain:
         low, high = ranges.get(key, (least, most))
         if low > least or high < most:
             raise BadDomain(
-                f"SUPPORTS[{key!r}] is ({low}, {high}); it has to cover what models ask for, {least} to {most}"
+                f"SUPPORTS[{key!r}] is ({low}, {high}); it has to cover what models ask for, {least} to {most}",
+                captured=True,
             )
     return Domain(exact, ranges, dtypes)
 

@@ -121,7 +121,7 @@ def explain(told: dict[str, Any]) -> str:
     if judged.get("pattern"):
         parts.append(str(judged["pattern"]))
     if judged.get("max_error_ratio") is not None:
-        of = " of the finite elements" if judged.get("outcome") == Outcome.NON_FINITE else ""
+        of = " of the finite elements" if Outcome.NON_FINITE in (told.get("outcome"), judged.get("outcome")) else ""
         parts.append(f"error ratio{of} {judged['max_error_ratio']:.3g}, at most {told['limit']:g} is right")
     if note:
         parts.append(str(note))

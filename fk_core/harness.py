@@ -59,10 +59,6 @@ def _nothing() -> None:
     """The record where nobody wants to be answered from it."""
 
 
-_ASKED_FOR = "what models ask for"
-"""Stands in what ``domain`` says of a range of rows that is too narrow."""
-
-
 def _sizes(cases: list[CaseSpec]) -> str:
     """Dimensions and dtypes of cases, in words."""
     sizes: dict[str, set[int]] = {}
@@ -71,6 +67,13 @@ def _sizes(cases: list[CaseSpec]) -> str:
             sizes.setdefault(name, set()).add(size)
     said = [f"{name} {', '.join(map(str, sorted(found)))}" for name, found in sizes.items()]
     return f"{'; '.join(said)}; dtype {', '.join(sorted({case.dtype for case in cases}))}"
+
+
+def _unclear_by_others(report: ValidateReport) -> bool:
+    """Whether other work on the machine kept a report from saying how fast: at another moment it may be clear. On a GPU
+    such a validation is CONTENDED, and no answer to a later one either."""
+    crowded = report.machine is not None and bool(report.machine.crowd)
+    return crowded and report.speed.verdict == "inconclusive"
 
 
 def _settled(report: ValidateReport, known: validation.Known) -> ValidateReport:
@@ -169,11 +172,11 @@ class Harness:
         with desk.turn(self._closed), self.leases.acquire(device, purpose="warm up", cancel=self._closed):
             desk.warm(lambda: len(self.leases.queue(device.uuid).holders) <= 1)
 
-    def measure_again(self) -> None:
-        """Measure the default device's own error anew, if the one that is kept is likely that of a bad moment."""
+    def measure_again(self) -> list[str]:
+        """Measure the default device's own error anew, if the one that is kept is likely that of a bad moment. Says
+        what went wrong."""
         device = self.device()
-        if self.floors.doubtful(device):
-            measure_floor(self, device)
+        return measure_floor(self, device).problems if self.floors.doubtful(device) else []
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -267,7 +270,8 @@ class Harness:
             "torch": version("torch"),
             "triton": version("triton"),
             "sandbox": self.settings.sandbox,
-            # What `fk doctor` has measured since decides what is called faster, and stands in the report.
+            # What `fk doctor`, or a server that starts, has measured since decides what is called faster, and stands in
+            # the report.
             "floor": self.floors.of(device),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -288,6 +292,8 @@ class Harness:
             _, report = self.journal.read(found)
         except JournalError as error:
             log.warning("the recorded answer %s can't be read, so it is worked out anew: %s", found, error)
+            return None
+        if report is not None and _unclear_by_others(report):
             return None
         # That attempt itself may have been answered from the record of another.
         return None if report is None else report.model_copy(update={"identical_to": report.identical_to or found})
@@ -349,7 +355,7 @@ class Harness:
             domain = declared(request.source, spec)
         except BadDomain as error:
             # What models ask for is said of GPUs, and the cases of a CPU are cut down.
-            here = f"; the cases judged here have {_sizes(cases)}" if _ASKED_FOR in str(error) else ""
+            here = f"; the cases judged here have {_sizes(cases)}" if error.captured else ""
             problems.append(Problem(Outcome.CONTRACT_BROKEN, f"{error}{here}"))
         inside = [c for c in cases if domain.covers(c.dims, c.dtype)]
         if not inside and not problems:

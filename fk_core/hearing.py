@@ -36,8 +36,11 @@ class Hearing:
     sandbox: str = ""
     clocks: str = ""
     floor: float = 0.0
+    """The machine's own error, as it is kept."""
     crowd: str = ""
-    """See ``Machine``."""
+    """See ``Machine``; of this try."""
+    crowd_floor: float = 0.0
+    """The least that times are taken to be off by where others crowded the machine."""
     machine: Machine | None = None
     domain: Domain = EVERYTHING
     """What the candidate says it supports; ``cases`` lie in it, ``outside`` do not."""
@@ -52,6 +55,12 @@ class Hearing:
             c.id: CaseReport(id=c.id, outcome=Outcome.NOT_RUN, reason=NOT_REACHED, calls=c.calls) for c in self.cases
         }
         self.outcome, self.reason, self.evidence, self.measured, self.flags = Outcome.PASSED, "", [], [], {}
+        self.crowd = ""
+
+    @property
+    def floor_in_use(self) -> float:
+        """What times are taken to be off by."""
+        return max(self.floor, self.crowd_floor) if self.crowd else self.floor
 
     @contextlib.contextmanager
     def clock(self, name: str, waited: Callable[[], float] = lambda: 0.0) -> Iterator[None]:

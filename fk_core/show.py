@@ -120,6 +120,10 @@ def report(judged: ValidateReport) -> RenderableType:
     return Group(*parts)
 
 
+_REASONS = 4
+"""So many are shown, each in a line: what was measured may be part of a reason, and then no two are equal."""
+
+
 def _unclear(judged: ValidateReport) -> list[str]:
     """Why cases are inconclusive, where the speed of the whole does not say it already."""
     by_reason: dict[str, list[str]] = {}
@@ -127,9 +131,12 @@ def _unclear(judged: ValidateReport) -> list[str]:
         if case.verdict == "inconclusive" and case.reason and case.reason != judged.speed.reason:
             by_reason.setdefault(case.reason, []).append(case.id.removeprefix(f"{judged.op}/"))
     said = []
-    for reason, ids in by_reason.items():
+    for reason, ids in list(by_reason.items())[:_REASONS]:
         more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
         said.append(f"Inconclusive, {ids[0]}{more}: {reason}")
+    if left := sum(len(ids) for ids in list(by_reason.values())[_REASONS:]):
+        cases = "case" if left == 1 else "cases"
+        said.append(f"Inconclusive, and {left} more {cases} for other reasons, which the report as JSON has")
     return said
 
 

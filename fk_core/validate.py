@@ -391,8 +391,7 @@ class Validation:
         """On a CPU: where others had too much of it, less is told from times."""
         t = self.settings.timing
         self.h.crowd = trial.crowd.told(t.crowd_share, t.crowd_spare) if self.desk.cpu else ""
-        if self.h.crowd:
-            self.h.floor = max(self.h.floor, t.crowd_floor)
+        self.h.crowd_floor = t.crowd_floor
 
     @contextlib.contextmanager
     def _undisturbed(self, trial: Trial, lease: Lease) -> Iterator[None]:

@@ -6,7 +6,7 @@ The constants come from ``settings.Timing``; the evidence for each stands in doc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fk_core import stopping
 from fk_core.records.report import CaseReport, Outcome, Speed, SpeedWord
@@ -32,25 +32,29 @@ def word(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0) -
     return "inconclusive"
 
 
-def unclear(
-    estimate: Estimate, timing: Timing, floor: float, least: float = 0.0, us: float | None = None, crowd: str = ""
-) -> str:
-    """Why :func:`word` says inconclusive. ``us`` is what a call takes, of a single case; ``crowd`` says what makes the
-    floor larger than the machine's own.
+def unclear(estimate: Estimate, timing: Timing, floor: float, least: float = 0.0, crowd: str = "") -> str:
+    """Why :func:`word` says inconclusive. ``crowd`` says what makes the floor larger than the machine's own.
+
+    More time makes the interval narrower and nothing else, so it is named only where the narrowest one would do. Cases
+    that are unclear for the same reason get the same text, so that they can be told together.
     """
     if estimate.half_width is None:
         return "too few rounds or layouts for an interval"
+    if word(replace(estimate, half_width=0.0), timing, floor, least) != "inconclusive":
+        return "the interval is too wide for so small a change: more time would tell"
     if max(timing.changed, floor, least) == least and abs(estimate.log_ratio) <= least:
-        takes = "the calls are short" if us is None else f"a call takes {us:.3g} us"
         return (
-            f"{takes}, and changes of less than {1e3 * timing.resolution_us:.0f} ns a call can't be told from the "
-            "machine's own error"
+            f"the calls are short, and changes of less than {1e3 * timing.resolution_us:.0f} ns a call can't be told "
+            "from the machine's own error"
         )
-    if floor >= timing.changed and (abs(estimate.log_ratio) <= floor or floor >= timing.sure * estimate.half_width):
-        if crowd:
-            return f"{crowd}, so changes of less than a factor of {math.exp(floor):.2g} are not called"
+    if crowd:
+        return f"{crowd}, so changes of less than a factor of {math.exp(floor):.2g} are not called"
+    if abs(estimate.log_ratio) <= floor:
         return f"changes of less than about {100 * floor:.3g}% can't be told from the machine's own error"
-    return "the interval is too wide for so small a change: more time would tell"
+    return (
+        f"so small a change can't be told from the machine's own error: with one of about {100 * floor:.2g}% it is "
+        f"neither surely more than {timing.changed:.0%} nor surely less"
+    )
 
 
 def resolved(timing: Timing, *us: float | None) -> float:
@@ -75,7 +79,7 @@ def case_report(report: CaseReport, measured: CaseTiming, timing: Timing, floor:
         return report.model_copy(update={**update, "verdict": "not_timed", "reason": measured.reason or "not timed"})
     least = resolved(timing, measured.baseline_us)
     verdict = word(estimate, timing, floor, least)
-    reason = unclear(estimate, timing, floor, least, measured.baseline_us, crowd) if verdict == "inconclusive" else ""
+    reason = unclear(estimate, timing, floor, least, crowd) if verdict == "inconclusive" else ""
     if too_fast(measured):
         verdict = "inconclusive"
         reason = (
@@ -146,13 +150,14 @@ def decide(
     reason = ""
     unbelieved = [m.case.id for m in timed if too_fast(m)]
     if len(timed) < len(measured):
-        reason = f"{len(measured) - len(timed)} cases could not be timed"
+        missing = len(measured) - len(timed)
+        reason = f"{missing} case{'' if missing == 1 else 's'} could not be timed"
     elif unbelieved:
         reason = f"faster than the hardware allows, so not believed: {', '.join(unbelieved[:3])}"
     least = resolved(timing, *(m.baseline_us for m in timed), *[None] * outside)
     verdict: SpeedWord = "inconclusive" if reason else word(total, timing, floor, least)
     if verdict == "inconclusive" and not reason:
-        reason = unclear(total, timing, floor, least, crowd=crowd)
+        reason = unclear(total, timing, floor, least, crowd)
     speed = Speed(
         verdict=verdict,
         reason=reason,
@@ -235,9 +240,9 @@ def summary(
     """One or two sentences that answer: is it right, is it faster. ``outside``: cases that the baseline takes."""
     if outcome is not Outcome.PASSED:
         return f"{outcome.value}: {reason.splitlines()[0] if reason else ''}"[:600]
-    head = f"PASSED: correct on all {total_cases} cases of {op}"
+    head = f"PASSED: correct on {'the one case' if total_cases == 1 else f'all {total_cases} cases'} of {op}"
     if outside:
-        head += f" that its SUPPORTS covers ({outside} more are left to the baseline)"
+        head += f" that its SUPPORTS covers ({outside} more {'is' if outside == 1 else 'are'} left to the baseline)"
     if decision is None or decision.speed.speedup is None:
         return f"{head}; not timed: {decision.speed.reason if decision else 'timing was not reached'}"
     s = decision.speed

@@ -73,7 +73,18 @@ class Services:
             return
         try:
             self.harness.warm()
-            self.harness.measure_again()
         except Exception:
             # The next validate starts the same processes and reports what is wrong with them.
-            log.exception("warming up failed")
+            if not self._closing.is_set():
+                log.exception("warming up failed")
+            return
+        try:
+            problems = self.harness.measure_again()
+        except Exception:
+            # Reports go on using the error that is kept.
+            if not self._closing.is_set():
+                log.exception("the machine's own error could not be measured again")
+            return
+        if not self._closing.is_set():
+            for problem in problems:
+                log.warning("while the machine's own error was measured again: %s", problem)

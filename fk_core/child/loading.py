@@ -104,16 +104,40 @@ def describe(error: BaseException, scratch: str) -> dict[str, Any]:
 
 def _traceback(error: BaseException, scratch: str) -> str:
     """From the first frame of the candidate's file on, if there is one: what called it is the harness's own. At most
-    eight frames, that one and the last seven.
+    eight frames, that one and the last seven; the same of every exception that led to this one.
     """
     told = traceback.TracebackException(type(error), error, error.__traceback__)
-    frames = list(told.stack)
-    first = next(
-        (n for n, frame in enumerate(frames) if frame.filename.startswith(scratch)), max(0, len(frames) - _FRAMES)
-    )
-    kept = frames[first:]
-    told.stack[:] = kept if len(kept) <= _FRAMES else [kept[0], *kept[1 - _FRAMES :]]
+    waiting = [told]
+    while waiting:
+        one = waiting.pop()
+        one.stack = _Trimmed.of(one.stack, scratch)
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+        waiting += one.exceptions or []
     return "".join(told.format())
+
+
+class _Trimmed(traceback.StackSummary):
+    """Frames, of which some were left out; a line says where, and how many."""
+
+    gap: traceback.FrameSummary | None = None
+    left_out = 0
+
+    @classmethod
+    def of(cls, stack: traceback.StackSummary, scratch: str) -> _Trimmed:
+        first = next((n for n, frame in enumerate(stack) if frame.filename.startswith(scratch)), None)
+        kept = stack[first or 0 :]
+        made = cls(kept)
+        if len(kept) > _FRAMES:
+            head = 0 if first is None else 1
+            made.left_out = len(kept) - _FRAMES
+            made.gap = traceback.FrameSummary("", None, "", lookup_line=False, line="")
+            made[:] = [*kept[:head], made.gap, *kept[head - _FRAMES :]]
+        return made
+
+    def format_frame_summary(self, frame_summary: traceback.FrameSummary, **how: Any) -> str:
+        if frame_summary is self.gap:
+            return f"  [... {self.left_out} frame{'' if self.left_out == 1 else 's'}]\n"
+        return super().format_frame_summary(frame_summary, **how)
 
 
 def _ends(text: str, most: int) -> str:

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from fk_core.cpu_clock import Crowd
 from fk_core.harness import Harness
 from fk_core.leases.devices import cpu_device
 from fk_core.leases.flock import FlockLeases
-from fk_core.records.report import Outcome, ValidateReport, blame_of
+from fk_core.records.report import Machine, Outcome, Speed, SpeedWord, ValidateReport, blame_of
 from fk_core.settings import Settings
 from tests.harness import kit
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others make unclear is not answered from the record, and they may be busy here."""
+    monkeypatch.setattr(Crowd, "cores", 0.0)
 
 
 def test_an_identical_submission_needs_no_device(shared: Harness) -> None:
@@ -131,6 +138,28 @@ def test_a_contradiction_is_not_silent(settings: Settings, monkeypatch: pytest.M
     assert any(there[0] in warning and "another outcome: PASSED" in warning for warning in found.warnings) == (
         outcome is Outcome.WRONG_VALUES
     )
+
+
+@pytest.mark.parametrize(
+    ("crowd", "word", "kept"),
+    [("other work", "inconclusive", False), ("other work", "slower", True), ("", "inconclusive", True)],
+)
+def test_what_others_made_unclear_is_judged_anew(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, crowd: str, word: SpeedWord, kept: bool
+) -> None:
+    wanted = kit.request(fresh=False)
+    report = ValidateReport(
+        op=kit.OP,
+        level=1,
+        outcome=Outcome.PASSED,
+        machine=Machine(device="cpu", crowd=crowd),
+        speed=Speed(verdict=word, speedup=0.8),
+    )
+    with Harness(settings) as harness:
+        monkeypatch.setattr(harness, "_judged", lambda *given: report)
+        first = harness.validate(wanted)
+        assert (harness.cached_report(wanted) is not None) is kept
+        assert harness.validate(wanted).identical_to == (first.attempt_id if kept else "")
 
 
 def test_what_makes_a_submission_another(shared: Harness) -> None:

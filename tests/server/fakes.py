@@ -59,6 +59,8 @@ class FakeHarness:
         """How many others are ahead at the device."""
         self.warmed = threading.Event()
         self.measured_again = threading.Event()
+        self.problems: list[str] = []
+        """What measuring again says that went wrong."""
         self.reports: dict[str, ValidateReport] = {}
         self.make_report: Callable[[ValidateRequest, str], ValidateReport] = passing
         self.raises: dict[str, BaseException] = {}
@@ -67,8 +69,10 @@ class FakeHarness:
     def warm(self) -> None:
         self.warmed.set()
 
-    def measure_again(self) -> None:
+    def measure_again(self) -> list[str]:
         self.measured_again.set()
+        self._maybe_raise("measure_again")
+        return self.problems
 
     def close(self) -> None:
         self.closed = True

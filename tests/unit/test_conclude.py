@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fk_core.catalog import Catalog
-from fk_core.conclude import conclude
+from fk_core.conclude import conclude, machine
 from fk_core.fault import CandidateFault
 from fk_core.hearing import Hearing
 from fk_core.leases.devices import cpu_device
+from fk_core.records.device import Device
 from fk_core.records.report import BEGUN, Outcome, ValidateRequest, blame_of
 from fk_core.settings import Settings
 from fk_core.source_check import Problem
@@ -117,22 +118,50 @@ def test_a_case_outside_the_domain_is_marked() -> None:
     hearing.measured = [CaseTiming(inside, estimate=Estimate(0.0, 0.01, 12, 12), candidate_us=9.0, baseline_us=9.0)]
     report = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l")))
     assert [case.routed_to_baseline for case in report.cases] == [False] + [True] * len(outside)
-    assert "all 1 cases of softmax that its SUPPORTS covers (3 more are left to the baseline)" in report.summary
+    assert "the one case of softmax that its SUPPORTS covers (3 more are left to the baseline)" in report.summary
 
 
 @pytest.mark.parametrize(
     ("floor", "crowd", "step"),
-    [(0.7, "other work", "`--fresh` once the machine is quiet"), (0.45, "", "Run `fk doctor`"), (0.2, "", "")],
+    [
+        (0.2, "other work", "Submit the same source again once the machine is quiet"),
+        (0.45, "", "End other work, then run `fk doctor`: the machine's own error was measured as 45%"),
+        (0.2, "", ""),
+    ],
 )
 def test_an_unclear_speed_says_what_would_make_it_clear(floor: float, crowd: str, step: str) -> None:
     hearing = heard()
     hearing.correct()
-    hearing.floor, hearing.crowd = floor, crowd
+    hearing.floor, hearing.crowd, hearing.crowd_floor = floor, crowd, 0.7
     estimate = Estimate(0.1, 0.01, 12, 12)
     hearing.measured = [CaseTiming(c, estimate=estimate, candidate_us=9.0, baseline_us=10.0) for c in hearing.cases]
     steps = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).next_steps
     assert len(steps) == bool(step)
     assert all(step in one for one in steps)
+
+
+def test_a_gpu_is_told_its_error_to_the_digit_and_what_to_do_about_it() -> None:
+    hearing = heard()
+    hearing.device = Device(kind="cuda", uuid="GPU-0")
+    hearing.correct()
+    hearing.floor = 0.0142
+    estimate = Estimate(0.012, 0.001, 12, 12)
+    hearing.measured = [CaseTiming(c, estimate=estimate, candidate_us=99.0, baseline_us=100.0) for c in hearing.cases]
+    (step,) = conclude(hearing, Settings(home=Path("/h"), lock_dir=Path("/l"))).next_steps
+    assert step == (
+        "End other work on the GPU, or lock its clocks, then run `fk doctor`: the machine's own error was measured as "
+        "1.42%"
+    )
+
+
+def test_a_second_try_knows_nothing_of_the_crowd_of_the_first() -> None:
+    hearing = heard()
+    hearing.floor = 0.25
+    hearing.crowd, hearing.crowd_floor = "other work", 0.7
+    assert hearing.floor_in_use == machine(hearing, {}).floor == 0.7
+    hearing.begin()
+    assert (hearing.floor_in_use, hearing.crowd) == (0.25, "")
+    assert (machine(hearing, {}).floor, machine(hearing, {}).crowd) == (0.25, "")
 
 
 def test_the_cases_of_a_refused_file_say_that_it_was_refused() -> None:

@@ -86,6 +86,7 @@ class Kernel:
         monkeypatch.setattr(cpu_clock.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(cpu_clock.time, "process_time", lambda: self.ours / 2)
         monkeypatch.setattr(cpu_clock, "cpu_seconds", lambda pid: (self.ours / 2, frozenset()))
+        monkeypatch.setattr(cpu_clock, "_tells_children", lambda: True)
         monkeypatch.setattr(cpu_clock, "_busy_s", lambda cpus: self.others + self.ours)
 
     def go_on(self, seconds: float, others: float, ours: float) -> None:
@@ -125,6 +126,18 @@ def test_others_crowd_the_cpus_where_they_leave_too_few(
     assert bool(told) is crowded
     if crowded:
         assert told.startswith(f"other work kept {others:.1f} of its ")
+
+
+def test_where_the_kernel_lists_no_children_nobody_is_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One's own work could not be told from that of others."""
+    kernel = Kernel(monkeypatch, 2)
+    monkeypatch.setattr(cpu_clock, "_tells_children", lambda: False)
+    crowd = Crowd()
+    for _ in range(3):
+        crowd.look()
+        kernel.go_on(1.0, 2.0, 0.0)
+    assert crowd.cores == 0.0
+    assert not crowd.told(Timing().crowd_share, Timing().crowd_spare)
 
 
 def test_what_the_kernel_says_of_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fk_core.calibrate import Calibration
+from fk_core import calibrate
+from fk_core.calibrate import Calibration, Floors
 from fk_core.doctor import _floor_check, _planted_check, _software
 from fk_core.harness import Harness
 from fk_core.records.device import Device
-from fk_core.settings import Settings, Timing
+from fk_core.settings import Settings
 
 CPU, GPU = Device(kind="cpu", uuid="cpu"), Device(kind="cuda", uuid="GPU-0")
 
@@ -19,20 +20,46 @@ CPU, GPU = Device(kind="cpu", uuid="cpu"), Device(kind="cuda", uuid="GPU-0")
     ("device", "floor", "state"),
     [(CPU, 0.08, "ok"), (CPU, 0.2, "ok"), (CPU, 0.45, "warn"), (GPU, 0.01, "ok"), (GPU, 0.02, "warn")],
 )
-def test_a_large_error_is_a_warning_with_what_to_do(device: Device, floor: float, state: str) -> None:
-    usual = Timing().usual_floor(device.kind)
-    check = _floor_check(device, Calibration(floor=floor), usual, max(floor, usual))
+def test_a_large_error_is_a_warning_with_what_to_do(device: Device, floor: float, state: str, tmp_path: Path) -> None:
+    floors = Floors(Settings(home=tmp_path, lock_dir=tmp_path))
+    floors.keep(device, floor, [1.0])
+    check = _floor_check(device, Calibration(floor=floor), floors)
     assert check.state == state
     assert "a kernel timed against itself" in check.found
     assert bool(check.todo) == (state == "warn")
+    assert ("measures it anew" in check.todo) == (state == "warn")
 
 
-def test_an_error_that_was_not_measured() -> None:
-    assert _floor_check(CPU, Calibration(), 0.2, 0.2).state == "broken"
+def test_an_error_that_was_not_measured(tmp_path: Path) -> None:
+    floors = Floors(Settings(home=tmp_path, lock_dir=tmp_path))
+    assert _floor_check(CPU, Calibration(), floors).state == "broken"
 
 
-def test_what_others_did_meanwhile_is_said() -> None:
-    check = _floor_check(CPU, Calibration(floor=0.45, crowd="other work kept 1.9 of its 2 CPUs busy"), 0.2, 0.3)
+@pytest.mark.parametrize(
+    ("kept", "crowded", "says"),
+    [
+        (0.1, False, "an error of 20%, measured at a better moment"),
+        (0.1, True, "an error of 20%, and a server that starts later than an hour from now measures it anew"),
+        (0.3, False, "an error of 30%, and a server that starts later than an hour from now measures it anew"),
+    ],
+)
+def test_a_server_is_said_to_measure_anew_only_where_it_will(
+    kept: float, crowded: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floors = Floors(Settings(home=tmp_path, lock_dir=tmp_path))
+    monkeypatch.setattr(calibrate.time, "time", lambda: 1e9)
+    floors.keep(CPU, kept, [1.0], crowded=crowded)
+    floors.keep(CPU, 0.5, [1.6], crowded=True)
+    check = _floor_check(CPU, Calibration(floor=0.5, crowd="other work"), floors)
+    assert check.todo.endswith(says)
+    monkeypatch.setattr(calibrate.time, "time", lambda: 1e9 + 4000)
+    assert floors.doubtful(CPU) is ("anew" in says)
+
+
+def test_what_others_did_meanwhile_is_said(tmp_path: Path) -> None:
+    floors = Floors(Settings(home=tmp_path, lock_dir=tmp_path))
+    floors.keep(CPU, 0.3, [1.3])
+    check = _floor_check(CPU, Calibration(floor=0.45, crowd="other work kept 1.9 of its 2 CPUs busy"), floors)
     assert check.found.endswith("other work kept 1.9 of its 2 CPUs busy")
     assert "reports use an error of 30%" in check.todo
 

@@ -63,7 +63,17 @@ def test_exact_widths_and_ranges_of_rows_decide_what_is_covered() -> None:
         ("print(SUPPORTS := {'hidden': [4096]})", "no plain assignment"),
         ("from shapes import SUPPORTS", "is imported"),
         ("from shapes import all_of_them as SUPPORTS", "is imported"),
-        ("def SUPPORTS():\n    return {}", "must be a dict"),
+        ("def SUPPORTS():\n    return {}", "is a function"),
+        ("class SUPPORTS:\n    pass", "is a class"),
+        ("SUPPORTS = {'hidden': [4096]}\nSUPPORTS = {}", "(line 2) is assigned in line 1 already"),
+        ("SUPPORTS = {}; SUPPORTS: dict = {}", "(line 1) is assigned in line 1 already"),
+        ("try:\n    pass\nexcept OSError as SUPPORTS:\n    pass", "no plain assignment"),
+        ("match {}:\n    case SUPPORTS:\n        pass", "no plain assignment"),
+        ("match {}:\n    case {**SUPPORTS}:\n        pass", "no plain assignment"),
+        ("match []:\n    case [*SUPPORTS]:\n        pass", "no plain assignment"),
+        ("import SUPPORTS.shapes", "is imported"),
+        ("SUPPORTS = {}\n[0 for SUPPORTS['hidden'] in ([4096],)]", "changed behind"),
+        ("[(SUPPORTS := {}) for _ in (0,)]", "no plain assignment"),
         ("def declare():\n    global SUPPORTS\n    SUPPORTS = {}", "bound by a function"),
         ("SUPPORTS = {'hidden': [4096]}\ndel SUPPORTS", "is deleted"),
         ("class RMSNorm:\n    SUPPORTS = {'hidden': [4096]}", "stands in a class"),
@@ -81,6 +91,9 @@ def test_a_declaration_that_can_not_be_used_is_explained(text: str, said: str) -
         "SUPPORTS: dict = {'hidden': [4096]}",
         "SUPPORTS: dict[str, list[int]] = {'hidden': [4096]}\nprint(SUPPORTS['hidden'], SUPPORTS.get('dtype'))",
         "SUPPORTS = DOMAIN = {'hidden': [4096]}",
+        "SUPPORTS = {'hidden': [4096]}\nprint([SUPPORTS for SUPPORTS in (1, 2)], {n: 1 for n, *SUPPORTS in ((1, 2),)})",
+        "SUPPORTS = {'hidden': [4096]}\nlater = lambda: SUPPORTS.update(hidden=[1])",
+        "SUPPORTS = {'hidden': [4096]}\nimport numpy.SUPPORTS",
         "def other():\n    SUPPORTS = []\n    SUPPORTS[0] = 1\nSUPPORTS = {'hidden': [4096]}",
     ],
 )
@@ -107,6 +120,21 @@ def test_exact_sizes_that_no_case_has_are_told() -> None:
     )
     (told,) = unknown_sizes(SPEC, declared(f"SUPPORTS = {{'hidden': {[4096, *range(100)]}}}", SPEC))
     assert "lists 0, 1, 2, 3, 4, 5, 6, 7, ..., which" in told
+
+
+@pytest.mark.parametrize("sizes", [(5000, 5000), (0, 0), (4097, 99999)])
+def test_a_range_of_sizes_in_which_no_case_lies_is_told(sizes: tuple[int, int]) -> None:
+    (told,) = unknown_sizes(SPEC, declared(f"SUPPORTS = {{'hidden': {sizes}}}", SPEC))
+    assert told == f"SUPPORTS['hidden'] is {sizes}, in which no case lies; cases have 128, 2880, 4096"
+    assert unknown_sizes(SPEC, declared("SUPPORTS = {'hidden': (2880, 2880), 'tokens': (1, 99999)}", SPEC)) == []
+
+
+def test_an_error_says_whether_it_is_about_what_models_ask_for() -> None:
+    """Which are sizes of GPUs: on a CPU the reader is told those of its cases, too."""
+    for text, captured in (("SUPPORTS = {'hidden': [4096], 'tokens': (1, 64)}", True), ("SUPPORTS = []", False)):
+        with pytest.raises(BadDomain) as caught:
+            declared(text, SPEC)
+        assert caught.value.captured is captured
 
 
 def test_names_of_dtypes_are_checked() -> None:

@@ -85,3 +85,32 @@ def test_a_bad_error_is_measured_again_when_a_server_starts_later(
     harness.measure_again()
     assert harness.floors.measured(device) == pytest.approx(0.0488 if again else floor, abs=1e-4)
     harness.close()
+
+
+def test_a_machine_that_stays_busy_is_not_measured_at_every_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floors = Floors(Settings(home=tmp_path, lock_dir=tmp_path / "locks"))
+    for at, doubtful in ((0.0, False), (4000.0, True)):
+        monkeypatch.setattr(calibrate.time, "time", lambda at=at: 1e9 + at)
+        if not at:
+            floors.keep(DEVICE, 0.4, [1.4], crowded=True)
+        assert floors.doubtful(DEVICE) is doubtful
+    floors.keep(DEVICE, 0.5, [1.6], crowded=True)
+    assert floors.measured(DEVICE) == 0.4
+    assert not floors.doubtful(DEVICE), "it has just been measured, and was no better"
+    assert floors.bad(DEVICE)
+
+
+def test_a_measurement_ends_when_its_harness_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(Settings(home=tmp_path, lock_dir=tmp_path / "locks", device="cpu"))
+    cases = [CaseReport(id="a", outcome=Outcome.PASSED, speedup=1.5)]
+    runs = [
+        SimpleNamespace(outcome=Outcome.PASSED, machine=None, cases=cases, summary=""),
+        SimpleNamespace(outcome=Outcome.CANCELLED, machine=None, cases=[], summary="CANCELLED: closed"),
+    ]
+    monkeypatch.setattr(calibrate, "run_twin", lambda *given, **named: runs.pop(0))
+    found = calibrate.measure_floor(harness, harness.device())
+    assert (found.problems, found.floor) == (["CANCELLED: closed"], None)
+    assert harness.floors.measured(harness.device()) is None, "too little to go by"
+    harness.close()

@@ -12,11 +12,15 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import aa, aa_figures, on_gpu
+from benchmarks import aa, aa_figures, on_gpu, timeline
 from benchmarks.gpu_parts import budget, corpus, findings, record, summary
 from benchmarks.gpu_parts.budget import allowance, chosen
 from benchmarks.gpu_parts.context import Context
-from fk_core.records.report import CaseReport, Outcome, Speed, ValidateReport
+from fk_core.catalog import Catalog
+from fk_core.child import wire
+from fk_core.hearing import Hearing
+from fk_core.leases.devices import cpu_device
+from fk_core.records.report import CaseReport, Outcome, Speed, ValidateReport, ValidateRequest
 
 # -- the time ----------------------------------------------------------------------------------------------------------
 
@@ -185,6 +189,51 @@ def test_rows_count_towards_their_step() -> None:
     assert aa.Step("aa", "softmax", "torch_eager").same(aa_row([1.0]))
     assert not aa.Step("aa", "softmax", "torch_compile").same(aa_row([1.0]))
     assert aa.Step("planted", "softmax", side="baseline").same(planted_row("baseline", "faster", [], 1.03))
+
+
+@pytest.mark.parametrize("named", ["torch_eagr", "first,torch_eagr", ""])
+def test_a_provider_that_no_operator_has_is_not_dropped_silently(
+    named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        aa.arguments(["--providers", named])
+    assert ended.value.code == 2
+    assert "torch_eager" in capsys.readouterr().err, "what there is"
+    for good in ("first", "all", "torch_eager", "first,torch_eager"):
+        assert aa.arguments(["--providers", good]).providers == good
+    assert aa.arguments(["--show-only", "--providers", named]).show_only, "it may have run elsewhere"
+
+
+# -- the timeline ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repeats", ["0", "-3", "1"])
+def test_the_timeline_shows_at_least_one_run(
+    repeats: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = ValidateReport(op="rms_norm", level=1, outcome=Outcome.PASSED)
+
+    class Judged:
+        def __enter__(self) -> Judged:
+            return self
+
+        def __exit__(self, *exc: object) -> None:
+            pass
+
+        def validate(self, request: ValidateRequest) -> ValidateReport:
+            spec = Catalog().get(request.op)
+            with Hearing(request, spec, [], cpu_device()).clock("build"):
+                return report
+
+    monkeypatch.setattr(timeline, "Harness", Judged)
+    monkeypatch.setattr(timeline.time, "sleep", lambda seconds: None)
+    before = wire.Channel.post, wire.Channel.answer, Hearing.clock
+    timeline.main(["--repeats", repeats])
+    assert (wire.Channel.post, wire.Channel.answer, Hearing.clock) == before
+    shown = capsys.readouterr().out
+    assert shown.count(" s  PASSED") == 2, "one that does not count, and one that does"
+    assert "== build" in shown
+    assert " in all" in shown
 
 
 # -- what the others left ----------------------------------------------------------------------------------------------

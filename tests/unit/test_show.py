@@ -24,8 +24,12 @@ from fk_core.records.report import (
     Speed,
     ValidateReport,
 )
+from fk_core.records.task import CaseSpec
+from fk_core.settings import Timing
+from fk_core.stopping import Estimate
 from fk_core.tables import Rows
-from fk_core.verdict import Decision, summary
+from fk_core.timings import CaseTiming
+from fk_core.verdict import Decision, case_report, summary
 from fk_server import demo
 
 WIDTHS = (30, 60, 80, 90, 100, 120, 200)
@@ -224,6 +228,33 @@ def test_the_text_says_why_a_word_is_inconclusive_once() -> None:
     assert f"against eager; trust: indicative\nInconclusive: {why}\n" in told
     assert told.count(why) == 1
     assert f"Inconclusive, b and 1 more: {other}\n" in told
+
+
+def test_of_many_reasons_only_some_are_shown() -> None:
+    unclear = [
+        CaseReport(
+            id=f"op/{n}", outcome=Outcome.PASSED, verdict="inconclusive", speedup=1.1, reason=f"{n} us is too fast"
+        )
+        for n in range(9)
+    ]
+    told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=unclear)), 200)
+    assert told.count("is too fast") == 4
+    assert "Inconclusive, and 5 more cases for other reasons, which the report as JSON has\n" in told
+
+
+def test_short_calls_are_told_together() -> None:
+    """However long each of them takes."""
+    unclear = []
+    for n, us in enumerate((1.0, 1.1, 1.2)):
+        measured = CaseTiming(
+            CaseSpec.model_construct(id=f"op/{n}", calls=1),
+            estimate=Estimate(0.015, 0.001, 12, 12),
+            candidate_us=us,
+            baseline_us=1.015 * us,
+        )
+        unclear.append(case_report(CaseReport(id=f"op/{n}", outcome=Outcome.PASSED), measured, Timing(), 0.003))
+    told = drawn(show.report(ValidateReport(op="op", level=1, outcome=Outcome.PASSED, cases=unclear)), 200)
+    assert "Inconclusive, 0 and 2 more: the calls are short, and changes of less than 20 ns a call" in told
 
 
 def test_the_text_names_sandbox_domain_and_deploy_flags() -> None:

@@ -135,6 +135,9 @@ def test_a_change_that_is_not_resolved_has_a_reason() -> None:
         (1.0, 0.02, 0.003, 900.0, "more time would tell"),
         (1.015, 0.001, 0.003, 1.0, "less than 20 ns"),
         (2.0, None, 0.2, 900.0, "too few"),
+        (1.009, 0.0003, 0.003, 900.0, "can't be told from the machine's own error: with one of about 0.3%"),
+        (0.991, 0.0, 0.003, 900.0, "neither surely more than 1% nor surely less"),
+        (1.0, 0.02, 0.003, 1.0, "more time would tell"),
     ],
 )
 def test_whatever_is_inconclusive_says_why(
@@ -317,8 +320,10 @@ def test_not_timed_at_all() -> None:
 def test_partly_timed_is_inconclusive() -> None:
     found = decided(timing(2.0, name="op/a"), timing(None, name="op/b"))
     assert found.speed.verdict == "inconclusive"
-    assert found.speed.reason == "1 cases could not be timed"
-    assert (found.winner, found.winner_reason) == (False, "1 cases could not be timed")
+    assert found.speed.reason == "1 case could not be timed"
+    assert (found.winner, found.winner_reason) == (False, "1 case could not be timed")
+    more = decided(timing(2.0, name="op/a"), timing(None, name="op/b"), timing(None, name="op/c"))
+    assert more.speed.reason == "2 cases could not be timed"
 
 
 def test_a_case_without_an_interval_wins_nothing() -> None:
@@ -337,7 +342,31 @@ def test_a_case_without_an_interval_wins_nothing() -> None:
 def test_the_summary(ratio: float, half: float, said: str) -> None:
     text = summary("op", Outcome.PASSED, "", decided(timing(ratio, half)), 1)
     assert said in text
-    assert text.startswith("PASSED: correct on all 1 cases of op")
+    assert text.startswith("PASSED: correct on the one case of op")
+
+
+def test_the_summary_counts_in_words_that_fit() -> None:
+    found = decided(timing(1.2))
+    assert summary("op", Outcome.PASSED, "", found, 2).startswith("PASSED: correct on all 2 cases of op; ")
+    assert "the one case of op that its SUPPORTS covers (1 more is left" in summary(
+        "op", Outcome.PASSED, "", found, 1, 1
+    )
+    assert "all 3 cases of op that its SUPPORTS covers (2 more are left" in summary(
+        "op", Outcome.PASSED, "", found, 3, 2
+    )
+
+
+def test_more_time_is_advised_only_where_it_would_tell() -> None:
+    """Whatever the interval: if the narrowest one is unclear, too, nobody is told to measure longer."""
+    for log_ratio in (-0.05, -0.011, -0.009, 0.0, 0.004, 0.009, 0.0105, 0.05):
+        for floor in (0.002, 0.005, 0.009, 0.02):
+            for least in (0.0, 0.02):
+                narrowest = word(Estimate(log_ratio, 0.0, 12, 12), T, floor, least)
+                for half in (0.0003, 0.003, 0.03, 0.3):
+                    estimate = Estimate(log_ratio, half, 12, 12)
+                    if word(estimate, T, floor, least) == "inconclusive":
+                        said = verdict.unclear(estimate, T, floor, least)
+                        assert ("more time" in said) is (narrowest != "inconclusive"), (log_ratio, floor, least, half)
 
 
 def test_the_summary_of_a_failure() -> None:
