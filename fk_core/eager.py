@@ -15,8 +15,8 @@ from typing import Any
 
 from fk_core.fault import CandidateFault, wrong_when_timed
 from fk_core.judge_session import JudgeSession
-from fk_core.records.claims import HeldClaim, Nothing
-from fk_core.records.report import Outcome
+from fk_core.records.claims import Claim, HeldClaim
+from fk_core.records.report import Evidence, Outcome
 from fk_core.stopping import Round
 from fk_core.trial import Trial
 
@@ -35,6 +35,12 @@ _SPARE = 2
 """Slots that keep their values: calls on them, just before the release, wake a process that has waited."""
 _WARM_CALLS = 16
 """At most, and at most a quarter of what is timed."""
+
+
+class Made(Claim):
+    """How many calls of a turn were made."""
+
+    made: int
 
 
 def abba(rng: random.Random) -> tuple[Side, ...]:
@@ -140,7 +146,9 @@ class EagerTimer:
 
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
         if side == CANDIDATE:
-            self.trial.ask(body, Nothing)
+            made = self.trial.ask(body, Made).made
+            if made != len(body["order"]):
+                raise _cut_short(made, len(body["order"]))
         else:
             self.judge.ask(**body)
 
@@ -165,6 +173,13 @@ class EagerTimer:
             told = self.judge.ask("memory_use", case=self.case, aliases=held.aliases, earlier=held.earlier).body
         if told["wrong"]:
             raise _fault(told, self.case)
+
+
+def _cut_short(made: int, asked: int) -> CandidateFault:
+    what = f"a turn of {asked} timed calls was ended after {made}"
+    instead = "leave the harness's own objects in the process alone; compute each result in the call that returns it"
+    evidence = Evidence(kind="timer_tamper", what=what, instead=instead)
+    return CandidateFault(Outcome.TAMPERED, what, [evidence])
 
 
 def _fault(told: dict[str, Any], case: str) -> CandidateFault:

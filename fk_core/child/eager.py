@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fk_core.child.timing import Place
 
 # Bound before any candidate is loaded.
 _Tensor, _type, _synchronize = torch.Tensor, type, torch.cuda.synchronize
+_sum, _map, _tuple, _same = sum, map, tuple, repeat
 _address, _device = torch._C.TensorBase.data_ptr, torch._C.TensorBase.device.__get__
 
 
@@ -50,24 +52,32 @@ class EagerCase:
             for start in range(place.pristine, place.pristine + place.calls * place.block, place.block)
         ]
 
-    def turn(self, order: list[int], keep: int, *, idle: bool = False) -> None:
-        """Call each slot of ``order`` once. The last ``keep`` inputs and outputs stay alive until :meth:`held`.
+    def turn(self, order: list[int], keep: int, *, idle: bool = False) -> int:
+        """Call each slot of ``order`` once, and give how many were called. The last ``keep`` inputs and outputs stay
+        alive until :meth:`held`.
 
         ``idle``: all the same without the calls; the outputs of the last one are copied again and again.
+
+        A call can walk frames to everything here. The loop and its count run in C, over a copy of ``order`` that no
+        frame holds: whoever ends them early, through the garbage collector, gets a count that the parent does not take.
         """
-        forward, kept = self.forward, self.kept
-        if idle:
-            outputs = kept[-1][1]
-            forward = _repeat(outputs)
-        for slot in order:
-            given = self.views[slot]
-            outputs = outputs_of(forward(*given))
-            self._deliver(slot, outputs, given)
-            kept.append((given, outputs))
-            if len(kept) > keep:
-                del kept[0]
+        forward = _returning(self.kept[-1][1]) if idle else self.forward
+        made = _sum(_map(self._call, _same(forward), _tuple(order), _same(keep)))
         if self.device.type == "cuda":
             _synchronize()
+        return made
+
+    def _call(self, forward: Forward, slot: int, keep: int) -> int:
+        given, kept = self.views[slot], self.kept
+        try:
+            outputs = outputs_of(forward(*given))
+        except StopIteration as error:  # which would end the loop as if it were over
+            raise RuntimeError(f"forward raised StopIteration: {error}") from error
+        self._deliver(slot, outputs, given)
+        kept.append((given, outputs))
+        if len(kept) > keep:
+            del kept[0]
+        return 1
 
     def _deliver(self, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
         """Copy outputs byte by byte. Where one was not returned as a plain tensor of the right size there is poison,
@@ -108,5 +118,5 @@ class EagerCase:
         return {"aliases": sorted(list(pair) for pair in aliases)[:MOST_ALIASES], "earlier": sorted(earlier)}
 
 
-def _repeat(outputs: list[Any]) -> Callable[..., list[Any]]:
+def _returning(outputs: list[Any]) -> Callable[..., list[Any]]:
     return lambda *inputs: outputs

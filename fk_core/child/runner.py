@@ -396,8 +396,8 @@ class Runner:
     def do_loop(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Calls over the slots that ``order`` names; the parent's clock times the answer. See :class:`EagerCase`."""
         with _no_grad():
-            self.eager[body["case"]].turn(body["order"], body["keep"], idle=body.get("idle", False))
-        return {}
+            made = self.eager[body["case"]].turn(body["order"], body["keep"], idle=body.get("idle", False))
+        return {"made": made}
 
     def do_held(self, body: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """What shares memory among the last timed calls."""
