@@ -159,6 +159,9 @@ class FakeTrial:
     def make(self, key: str) -> None:
         self.made.append(key)
 
+    def checkpoint(self, where: str, work: Callable[[], bool]) -> None:
+        self.process.heard({"do": "checkpoint", "where": where})
+
     def cpu_seconds(self) -> tuple[float, frozenset[int]]:
         return self.process.cpu_s, self.process.pids
 

@@ -377,11 +377,14 @@ def test_exceptions(trial: Make, name: str) -> None:
     assert made.child.alive()
 
 
-@pytest.mark.parametrize(("kind", "trace", "told"), [
-    ("InterpreterError", "Traceback ...", True),
-    ("AttributeError", 'File "/x/triton/runtime/interpreter.py", line 1, in __call__', True),
-    ("AttributeError", "Traceback ...", False),
-])
+@pytest.mark.parametrize(
+    ("kind", "trace", "told"),
+    [
+        ("InterpreterError", "Traceback ...", True),
+        ("AttributeError", 'File "/x/triton/runtime/interpreter.py", line 1, in __call__', True),
+        ("AttributeError", "Traceback ...", False),
+    ],
+)
 def test_what_triton_interprets_may_compile_all_the_same(trial: Make, kind: str, trace: str, told: bool) -> None:
     said = exception(kind, "'int' object has no attribute 'to'", trace=trace)
     made = trial(lambda stage: stage.say(said, kind=wire.ERROR))
