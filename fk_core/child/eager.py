@@ -8,9 +8,8 @@ into the arena as part of the turn: when it is over they are there, where the ju
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,9 +26,10 @@ _sum, _map, _tuple, _same = sum, map, tuple, repeat
 _address, _device = torch._C.TensorBase.data_ptr, torch._C.TensorBase.device.__get__
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Where the outputs of slot i go: at ``at`` + i * ``block``, each at its (offset, bytes) from there."""
+class Results(NamedTuple):
+    """Where the outputs of slot i go: at ``at`` + i * ``block``, each at its (offset, bytes) from there. A tuple, which
+    nobody changes.
+    """
 
     at: int
     block: int
@@ -58,42 +58,37 @@ class EagerCase:
 
         ``idle``: all the same without the calls; the outputs of the last one are copied again and again.
 
-        A call can walk frames to everything here. The loop and its count run in C, over a copy of ``order`` that no
-        frame holds: whoever ends them early, through the garbage collector, gets a count that the parent does not take.
+        A call can walk frames to everything here. The loop, its count and what it is given run in C, out of what no
+        frame holds, so that nothing that a call changes is about this turn: whoever ends the loop early, through the
+        garbage collector, gets a count that the parent does not take.
         """
         forward = _returning(self.kept[-1][1]) if idle else self.forward
-        made = _sum(_map(self._call, _same(forward), _tuple(order), _same(keep)))
-        if self.device.type == "cuda":
-            _synchronize()
-        return made
+        return _made(
+            _sum(
+                _map(
+                    EagerCase._call,  # whatever ``self`` is
+                    _same(self),
+                    _same(forward),
+                    _same(self.arena),
+                    _same(self.results),
+                    _tuple(order),
+                    _same(keep),
+                )
+            ),
+            self.device,
+        )
 
-    def _call(self, forward: Forward, slot: int, keep: int) -> int:
+    def _call(self, forward: Forward, arena: Arena, results: Results, slot: int, keep: int) -> int:
         given, kept = self.views[slot], self.kept
         try:
             outputs = outputs_of(forward(*given))
         except StopIteration as error:  # which would end the loop as if it were over
             raise RuntimeError(f"forward raised StopIteration: {error}") from error
-        self._deliver(slot, outputs, given)
+        _deliver(arena, results, slot, outputs, given)
         kept.append((given, outputs))
         if len(kept) > keep:
             del kept[0]
         return 1
-
-    def _deliver(self, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
-        """Copy outputs byte by byte. Where one was not returned as a plain tensor of the right size there is poison,
-        whatever the call itself wrote there.
-        """
-        start = self.results.at + slot * self.results.block
-        for number, (offset, size) in enumerate(self.results.outputs):
-            value = outputs[number] if len(outputs) == len(self.results.outputs) else None
-            if not self._is_own(value, given) or not copy_bytes(value, self.arena.address(start + offset, size), size):
-                poison(self.arena, start + offset, size)
-
-    def _is_own(self, value: Any, given: list[torch.Tensor]) -> bool:
-        """Whether an output is a plain tensor on this device, and not in the arena, except in an argument."""
-        if _type(value) is not _Tensor or _device(value).type != self.device.type:
-            return False
-        return not self.arena.holds(_address(value)) or any(overlap(value, tensor) for tensor in given)
 
     def held(self) -> dict[str, list[Any]]:
         """What of the last calls shares memory: ``aliases``, pairs (output, input) of one call; ``earlier``, outputs
@@ -116,6 +111,31 @@ class EagerCase:
                         earlier.add(o)
             olds += own
         return {"aliases": sorted(list(pair) for pair in aliases)[:MOST_ALIASES], "earlier": sorted(earlier)}
+
+
+def _made(calls: int, device: torch.device) -> int:
+    if device.type == "cuda":
+        _synchronize()
+    return calls
+
+
+def _deliver(arena: Arena, results: Results, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
+    """Copy outputs byte by byte. Where one was not returned as a plain tensor of the right size there is poison,
+    whatever the call itself wrote there.
+    """
+    at, block, places = results
+    start = at + slot * block
+    for number, (offset, size) in enumerate(places):
+        value = outputs[number] if len(outputs) == len(places) else None
+        if not _is_own(value, arena, given) or not copy_bytes(value, arena.address(start + offset, size), size):
+            poison(arena, start + offset, size)
+
+
+def _is_own(value: Any, arena: Arena, given: list[torch.Tensor]) -> bool:
+    """Whether an output is a plain tensor on this device, and not in the arena, except in an argument."""
+    if _type(value) is not _Tensor or _device(value).type != arena.device.type:
+        return False
+    return not arena.holds(_address(value)) or any(overlap(value, tensor) for tensor in given)
 
 
 def _returning(outputs: list[Any]) -> Callable[..., list[Any]]:
