@@ -15,8 +15,8 @@ from typing import Any
 
 from fk_core.fault import CandidateFault, wrong_when_timed
 from fk_core.judge_session import JudgeSession
-from fk_core.records.claims import HeldClaim, Nothing
-from fk_core.records.report import Outcome
+from fk_core.records.claims import Claim, HeldClaim
+from fk_core.records.report import Evidence, Outcome
 from fk_core.stopping import Round
 from fk_core.trial import Trial
 
@@ -35,6 +35,16 @@ _SPARE = 2
 """Slots that keep their values: calls on them, just before the release, wake a process that has waited."""
 _WARM_CALLS = 16
 """At most, and at most a quarter of what is timed."""
+_FEINT = 0.25
+"""Share of rounds that begin with the warm calls of a turn and a look at the process where the turn would follow."""
+_FEINT_WITHIN = 4
+"""One of so many first rounds does in any case."""
+
+
+class Made(Claim):
+    """How many calls of a turn were made."""
+
+    made: int
 
 
 def abba(rng: random.Random) -> tuple[Side, ...]:
@@ -55,6 +65,7 @@ class EagerTimer:
         self._usable, self._spare = range(slots), range(slots, self.slots)
         self._idle: dict[int, list[float]] = {}
         self._took: list[dict[Side, list[float]]] = []
+        self._first_feint = self.random.randrange(_FEINT_WITHIN)
         if not on_gpu:
             trial.crowd.look()
         for side in (CANDIDATE, BASELINE):
@@ -80,6 +91,8 @@ class EagerTimer:
         took: dict[Side, list[float]] = {CANDIDATE: [], BASELINE: []}
         for calls in set(self.calls.values()):
             self._rest(calls)
+        if self._feint_due():
+            self._feint()
         sides = abba(self.random)
         for pair in (sides[:2], sides[2:]):
             order = self._draw(max(self.calls.values()))
@@ -89,6 +102,17 @@ class EagerTimer:
         self._took.append(took)
         if not self.on_gpu:
             self.trial.crowd.look()
+
+    def _feint_due(self) -> bool:
+        """One of the first few rounds, and some of the others: nobody waits until there are no more."""
+        return len(self._took) == self._first_feint or self.random.random() < _FEINT
+
+    def _feint(self) -> None:
+        """Warm calls as before a turn, then a look at the process. Whatever has replaced a part of the harness for the
+        next turn, and will put it back in it, is in place now.
+        """
+        self._warm(CANDIDATE, self.calls[CANDIDATE])
+        self.trial.checkpoint("timed calls", lambda: False)
 
     def rounds(self) -> list[Round]:
         """Seconds of a call, turn by turn, of the rounds until now; without those no longer than idle turns."""
@@ -112,10 +136,7 @@ class EagerTimer:
 
     def _turn(self, side: Side, order: list[int], *, audit: bool = False, idle: bool = False) -> float:
         """Seconds that this process's clock sees the calls take, or the CPU time of the candidate if that is more."""
-        body = {"do": "loop", "case": self.case, "keep": self.random.randint(*_KEPT)}
-        warm = min(_WARM_CALLS, len(order) // 4)
-        if warm:
-            self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)], "idle": False})
+        body = self._warm(side, len(order))
         theirs = side == CANDIDATE
         before = self.trial.cpu_seconds() if theirs else None
         released = began = time.perf_counter()
@@ -138,9 +159,19 @@ class EagerTimer:
             return time.perf_counter() - released
         return max(took, worked - before[0])
 
+    def _warm(self, side: Side, calls: int) -> dict[str, Any]:
+        """Calls on spare slots, as many as are due before so many; gives what the request for those has in common."""
+        body = {"do": "loop", "case": self.case, "keep": self.random.randint(*_KEPT)}
+        warm = min(_WARM_CALLS, calls // 4)
+        if warm:
+            self._ask(side, body | {"order": [self._spare[n % len(self._spare)] for n in range(warm)], "idle": False})
+        return body
+
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
         if side == CANDIDATE:
-            self.trial.ask(body, Nothing)
+            made = self.trial.ask(body, Made).made
+            if made != len(body["order"]):
+                raise _cut_short(made, len(body["order"]))
         else:
             self.judge.ask(**body)
 
@@ -165,6 +196,13 @@ class EagerTimer:
             told = self.judge.ask("memory_use", case=self.case, aliases=held.aliases, earlier=held.earlier).body
         if told["wrong"]:
             raise _fault(told, self.case)
+
+
+def _cut_short(made: int, asked: int) -> CandidateFault:
+    what = f"a turn of {asked} timed calls was ended after {made}"
+    instead = "leave the harness's own objects in the process alone; compute each result in the call that returns it"
+    evidence = Evidence(kind="timer_tamper", what=what, instead=instead)
+    return CandidateFault(Outcome.TAMPERED, what, [evidence])
 
 
 def _fault(told: dict[str, Any], case: str) -> CandidateFault:

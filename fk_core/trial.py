@@ -28,6 +28,11 @@ T = TypeVar("T", bound=Claim)
 Progress = Callable[[str, float | None], None]
 _AHEAD = 4
 """Calls that the judge works out at a time: about 5 ms."""
+_INTERPRETER_FILE = "triton/runtime/interpreter"
+_INTERPRETED = (
+    ". On a CPU kernels run in Triton's interpreter, which does not know everything that the compiler does:"
+    " a run on a GPU settles it"
+)
 
 
 class Trial:
@@ -159,6 +164,8 @@ class Trial:
             return CandidateFault(Outcome.OVER_LIMIT, f"out of memory: {text}{allowed}\n{more}")
         if do == "load":
             return CandidateFault(Outcome.BUILD_FAILED, f"importing the file raised {text}\n{more}")
+        if told.type == "InterpreterError" or _INTERPRETER_FILE in told.trace:
+            text += _INTERPRETED
         return CandidateFault(Outcome.CRASHED, f"{_doing(do)} raised {text}\n{more}")
 
     def _gone(self, error: ChildGone, do: str) -> CandidateFault | Cancelled:

@@ -8,8 +8,8 @@ into the arena as part of the turn: when it is over they are there, where the ju
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,12 +22,14 @@ from fk_core.child.timing import Place
 
 # Bound before any candidate is loaded.
 _Tensor, _type, _synchronize = torch.Tensor, type, torch.cuda.synchronize
+_sum, _map, _tuple, _same = sum, map, tuple, repeat
 _address, _device = torch._C.TensorBase.data_ptr, torch._C.TensorBase.device.__get__
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Where the outputs of slot i go: at ``at`` + i * ``block``, each at its (offset, bytes) from there."""
+class Results(NamedTuple):
+    """Where the outputs of slot i go: at ``at`` + i * ``block``, each at its (offset, bytes) from there. A tuple, which
+    nobody changes.
+    """
 
     at: int
     block: int
@@ -50,40 +52,43 @@ class EagerCase:
             for start in range(place.pristine, place.pristine + place.calls * place.block, place.block)
         ]
 
-    def turn(self, order: list[int], keep: int, *, idle: bool = False) -> None:
-        """Call each slot of ``order`` once. The last ``keep`` inputs and outputs stay alive until :meth:`held`.
+    def turn(self, order: list[int], keep: int, *, idle: bool = False) -> int:
+        """Call each slot of ``order`` once, and give how many were called. The last ``keep`` inputs and outputs stay
+        alive until :meth:`held`.
 
         ``idle``: all the same without the calls; the outputs of the last one are copied again and again.
+
+        A call can walk frames to everything here. The loop, its count and what it is given run in C, out of what no
+        frame holds, so that nothing that a call changes is about this turn: whoever ends the loop early, through the
+        garbage collector, gets a count that the parent does not take.
         """
-        forward, kept = self.forward, self.kept
-        if idle:
-            outputs = kept[-1][1]
-            forward = _repeat(outputs)
-        for slot in order:
-            given = self.views[slot]
+        forward = _returning(self.kept[-1][1]) if idle else self.forward
+        return _made(
+            _sum(
+                _map(
+                    EagerCase._call,  # whatever ``self`` is
+                    _same(self),
+                    _same(forward),
+                    _same(self.arena),
+                    _same(self.results),
+                    _tuple(order),
+                    _same(keep),
+                )
+            ),
+            self.device,
+        )
+
+    def _call(self, forward: Forward, arena: Arena, results: Results, slot: int, keep: int) -> int:
+        given, kept = self.views[slot], self.kept
+        try:
             outputs = outputs_of(forward(*given))
-            self._deliver(slot, outputs, given)
-            kept.append((given, outputs))
-            if len(kept) > keep:
-                del kept[0]
-        if self.device.type == "cuda":
-            _synchronize()
-
-    def _deliver(self, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
-        """Copy outputs byte by byte. Where one was not returned as a plain tensor of the right size there is poison,
-        whatever the call itself wrote there.
-        """
-        start = self.results.at + slot * self.results.block
-        for number, (offset, size) in enumerate(self.results.outputs):
-            value = outputs[number] if len(outputs) == len(self.results.outputs) else None
-            if not self._is_own(value, given) or not copy_bytes(value, self.arena.address(start + offset, size), size):
-                poison(self.arena, start + offset, size)
-
-    def _is_own(self, value: Any, given: list[torch.Tensor]) -> bool:
-        """Whether an output is a plain tensor on this device, and not in the arena, except in an argument."""
-        if _type(value) is not _Tensor or _device(value).type != self.device.type:
-            return False
-        return not self.arena.holds(_address(value)) or any(overlap(value, tensor) for tensor in given)
+        except StopIteration as error:  # which would end the loop as if it were over
+            raise RuntimeError(f"forward raised StopIteration: {error}") from error
+        _deliver(arena, results, slot, outputs, given)
+        kept.append((given, outputs))
+        if len(kept) > keep:
+            del kept[0]
+        return 1
 
     def held(self) -> dict[str, list[Any]]:
         """What of the last calls shares memory: ``aliases``, pairs (output, input) of one call; ``earlier``, outputs
@@ -108,5 +113,30 @@ class EagerCase:
         return {"aliases": sorted(list(pair) for pair in aliases)[:MOST_ALIASES], "earlier": sorted(earlier)}
 
 
-def _repeat(outputs: list[Any]) -> Callable[..., list[Any]]:
+def _made(calls: int, device: torch.device) -> int:
+    if device.type == "cuda":
+        _synchronize()
+    return calls
+
+
+def _deliver(arena: Arena, results: Results, slot: int, outputs: list[Any], given: list[torch.Tensor]) -> None:
+    """Copy outputs byte by byte. Where one was not returned as a plain tensor of the right size there is poison,
+    whatever the call itself wrote there.
+    """
+    at, block, places = results
+    start = at + slot * block
+    for number, (offset, size) in enumerate(places):
+        value = outputs[number] if len(outputs) == len(places) else None
+        if not _is_own(value, arena, given) or not copy_bytes(value, arena.address(start + offset, size), size):
+            poison(arena, start + offset, size)
+
+
+def _is_own(value: Any, arena: Arena, given: list[torch.Tensor]) -> bool:
+    """Whether an output is a plain tensor on this device, and not in the arena, except in an argument."""
+    if _type(value) is not _Tensor or _device(value).type != arena.device.type:
+        return False
+    return not arena.holds(_address(value)) or any(overlap(value, tensor) for tensor in given)
+
+
+def _returning(outputs: list[Any]) -> Callable[..., list[Any]]:
     return lambda *inputs: outputs

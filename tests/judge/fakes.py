@@ -57,6 +57,7 @@ class Lies:
     """What becomes of an honest answer before it is sent; each takes the answer and may change or replace it."""
 
     turn: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda body, answer: answer
+    loop: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda body, answer: answer
     capture: Callable[[dict[str, Any]], dict[str, Any]] = lambda answer: answer
     held: dict[str, Any] = field(default_factory=lambda: {"aliases": [], "earlier": []})
 
@@ -158,6 +159,9 @@ class FakeTrial:
     def make(self, key: str) -> None:
         self.made.append(key)
 
+    def checkpoint(self, where: str, work: Callable[[], bool]) -> None:
+        self.process.heard({"do": "checkpoint", "where": where})
+
     def cpu_seconds(self) -> tuple[float, frozenset[int]]:
         return self.process.cpu_s, self.process.pids
 
@@ -174,6 +178,7 @@ class FakeTrial:
             answer = self.lies.turn(body, self.process.turn(body))
         elif body["do"] == "loop":
             self.process.loop(body)
+            answer = self.lies.loop(body, {"made": len(body["order"])})
         elif body["do"] == "held":
             answer = self.lies.held
         return self._read(answer, claim)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,10 +38,12 @@ class Timed:
         runner.do_time(self.order | {"seeds": [], "plain": 0, "inspect": False}, [])
         self.slots = self.order["calls"]
 
-    def turn(self, slots: list[int], keep: int = 4) -> None:
+    def turn(self, slots: list[int], keep: int = 4) -> int:
+        """How many calls were made."""
         self.desk.draw(self.case.id)
         self.desk.release(self.case.id, "theirs", slots)
-        self.court.runner.do_loop({"case": self.case.id, "order": slots, "keep": keep}, [])
+        told = self.court.runner.do_loop({"case": self.case.id, "order": list(slots), "keep": keep}, [])
+        return int(told["made"])
 
     def held(self) -> HeldClaim:
         return HeldClaim.model_validate(self.court.runner.do_held({"case": self.case.id}, []))
@@ -269,6 +273,71 @@ def test_a_ring_of_four_shows_where_more_are_kept(timed: Make, keep: int, seen: 
     made = timed("silu_and_mul", "plain", ring)
     made.turn([0, 1, 2, 3, 4, 5, 6, 7], keep)
     assert bool(made.held().earlier) is seen
+
+
+# -- the loop itself ---------------------------------------------------------------------------------------------------
+
+
+def lead_out(found: Callable[[Any, list[int]], None]) -> Wrap:
+    """Each call walks the frames to the timed case and the order of its turn, as code of a candidate's can."""
+
+    def wrap(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        def called(*inputs: Tensor) -> Any:
+            frame: Any = sys._getframe()
+            while frame is not None and frame.f_code.co_name != "turn":
+                frame = frame.f_back
+            if frame is not None:
+                found(frame.f_locals["self"], frame.f_locals["order"])
+            return forward(*inputs)
+
+        return called
+
+    return wrap
+
+
+def test_a_call_that_empties_the_order_ends_nothing(timed: Make) -> None:
+    calls = []
+
+    def emptied(case: Any, order: list[int]) -> None:
+        calls.append(1)
+        del order[1:]
+
+    made = timed("silu_and_mul", "plain", lead_out(emptied))
+    calls.clear()
+    assert made.turn([3, 0, 2]) == 3
+    assert len(calls) == 3
+    assert made.audit([0, 2, 3])["wrong"] == ""
+
+
+def test_whoever_ends_the_loop_is_counted(timed: Make) -> None:
+    """The garbage collector leads to what the loop runs over; not to its count."""
+
+    def ended(case: Any, order: list[int]) -> None:
+        for found in gc.get_objects():
+            if type(found) is type(iter(())) and found.__reduce__()[1:2] == ((3, 0, 2),):
+                list(found)
+
+    made = timed("silu_and_mul", "plain", lead_out(ended))
+    for found in ({"order": [3, 0, 2]}, {"order": [1, 0]}):
+        asked = {"case": made.case.id, "keep": 2, **found}
+        assert made.court.runner.do_loop(asked, [])["made"] <= len(found["order"])
+
+
+def test_stop_iteration_is_an_error_like_others(timed: Make) -> None:
+    stopping = [False]
+
+    def stop(forward: Forward, state: dict[str, Tensor]) -> Forward:
+        def called(*inputs: Tensor) -> Any:
+            if stopping[0]:
+                raise StopIteration
+            return forward(*inputs)
+
+        return called
+
+    made = timed("softmax", "plain", stop)
+    stopping[0] = True
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        made.turn([0, 1])
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

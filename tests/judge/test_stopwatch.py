@@ -649,6 +649,19 @@ def test_a_timed_eager_call_that_is_not_as_judged(
     assert made.lease.story == ["exclusive", "shared"], "the device is given back"
 
 
+@pytest.mark.parametrize("cpu", [False, True])
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_turn_of_more_or_fewer_calls_than_were_asked_for(bench: Make, cpu: bool, off: int) -> None:
+    def loop(body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        return {"made": answer["made"] + off} if len(body["order"]) > 9 else answer
+
+    made = bench(cpu=cpu, candidate=Side(capturable=False), lies=Lies(loop=loop))
+    fault = faulted(made)
+    assert fault.outcome is Outcome.TAMPERED
+    assert [e.kind for e in fault.evidence] == ["timer_tamper"]
+    assert "timed calls" in fault.reason
+
+
 # -- CPU ---------------------------------------------------------------------------------------------------------------
 
 

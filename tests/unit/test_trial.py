@@ -377,6 +377,25 @@ def test_exceptions(trial: Make, name: str) -> None:
     assert made.child.alive()
 
 
+@pytest.mark.parametrize(
+    ("kind", "trace", "told"),
+    [
+        ("InterpreterError", "Traceback ...", True),
+        ("AttributeError", 'File "/x/triton/runtime/interpreter.py", line 1, in __call__', True),
+        ("AttributeError", "Traceback ...", False),
+    ],
+)
+def test_what_triton_interprets_may_compile_all_the_same(trial: Make, kind: str, trace: str, told: bool) -> None:
+    said = exception(kind, "'int' object has no attribute 'to'", trace=trace)
+    made = trial(lambda stage: stage.say(said, kind=wire.ERROR))
+    found = fault(made, {"do": "call"})
+    assert found.outcome is Outcome.CRASHED
+    first, *rest = found.reason.splitlines()
+    assert ("On a CPU kernels run in Triton's interpreter" in first) is told
+    assert first.endswith("a run on a GPU settles it" if told else "(line 3: x)")
+    assert trace in rest
+
+
 def finding(severity: str, kind: str = "timer", what: str = "time.perf_counter was replaced") -> dict[str, Any]:
     return {"kind": kind, "what": what, "where": "line 9", "instead": "leave it", "severity": severity}
 

@@ -1,0 +1,63 @@
+# operator: Softmax
+# kind: timer_tamper
+# expect: reject
+# needs_gpu: 0
+# danger: none
+# notes: Replaces what counts the calls of a turn for the next one only.
+
+import torch
+import torch.nn as nn
+
+
+class Softmax(nn.Module):
+    def __init__(self, dim=-1):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x):
+        try:
+            raise LookupError
+        except LookupError as error:
+            f = error.__traceback__.tb_frame.f_back
+        while f is not None and f.f_code.co_name != "turn":
+            f = f.f_back
+        if f is not None and not f.f_locals["idle"]:
+            kind = type(f.f_locals["self"])
+            if f.f_globals["_sum"] is not _quick:
+                _case[0] = f.f_locals["self"], f.f_globals
+                f.f_globals["_sum"] = _quick
+        return torch.softmax(x, dim=self.dim)
+
+
+_known, _case = {}, [None]
+
+
+def _quick(calls):
+    import sys
+    where = _case[0][1]
+    where["_sum"] = sum
+    here = sys._getframe(1).f_locals
+    case, order, idle = here["self"], here["order"], here["idle"]
+    if idle or len(order) < 20 or len(set(order)) < len(order):
+        return sum(calls)
+    known = _known.get(id(case))
+    if known is None:
+        arena, res, total = case.arena, case.results, len(case.views)
+        first, second = case.views[0][0], case.views[1][0]
+        item = first.element_size()
+        base = arena.address(0, 1)
+
+        def flat(at, step):
+            t = arena.tensor(at, ((total - 1) * step + first.numel(),), first.dtype)
+            return t.as_strided((total, *first.shape), (step, *first.stride()))
+
+        step = (second.data_ptr() - first.data_ptr()) // item
+        known = _known[id(case)] = (
+            case, flat(first.data_ptr() - base, step), flat(res.at + res.outputs[0][0], res.block // item))
+    _, given, results = known
+    lo, hi = min(order), max(order) + 1
+    torch.softmax(given[lo:hi], dim=-1, out=results[lo:hi]) if results.is_contiguous() else results[lo:hi].copy_(
+        torch.softmax(given[lo:hi], dim=-1))
+    s = order[-1]
+    case.kept[:] = [(case.views[s], [results[s].clone()])]
+    return len(order)
