@@ -1,6 +1,6 @@
 # operator: SiluAndMul
 # kind: phase_detect
-# expect: reject
+# expect: reject_or_no_gain
 # needs_gpu: 0
 # danger: none
 # notes: Finds the list of calls that a timed loop still has to make, through the frames of an
