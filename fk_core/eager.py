@@ -15,7 +15,7 @@ from typing import Any
 
 from fk_core.fault import CandidateFault, wrong_when_timed
 from fk_core.judge_session import JudgeSession
-from fk_core.records.claims import Claim, HeldClaim
+from fk_core.records.claims import HeldClaim, LoopClaim
 from fk_core.records.report import Evidence, Outcome
 from fk_core.stopping import Round
 from fk_core.trial import Trial
@@ -39,12 +39,6 @@ _FEINT = 0.25
 """Share of rounds that begin with the warm calls of a turn and a look at the process where the turn would follow."""
 _FEINT_WITHIN = 4
 """One of so many first rounds does in any case."""
-
-
-class Made(Claim):
-    """How many calls of a turn were made."""
-
-    made: int
 
 
 def abba(rng: random.Random) -> tuple[Side, ...]:
@@ -169,7 +163,7 @@ class EagerTimer:
 
     def _ask(self, side: Side, body: dict[str, Any]) -> None:
         if side == CANDIDATE:
-            made = self.trial.ask(body, Made).made
+            made = self.trial.ask(body, LoopClaim).made
             if made != len(body["order"]):
                 raise _cut_short(made, len(body["order"]))
         else:

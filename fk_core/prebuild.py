@@ -101,7 +101,8 @@ class Prebuild:
             self._open = collections.Counter(row["key"] for row in builds)
             self._cases = {row["key"] for row in builds if row["case"]}
             self._changed.notify_all()
-        self._start(min(MOST, os.cpu_count() or 1, len(builds)) - len(self._threads))
+            there = self._at_work  # those that started early and have not failed
+        self._start(min(MOST, os.cpu_count() or 1, len(builds)) - there)
 
     def _start(self, count: int) -> None:
         """Start so many builders more."""
@@ -122,7 +123,7 @@ class Prebuild:
         finally:
             with self._changed:
                 self._at_work -= 1
-                last = self._at_work == 0
+                last = self._at_work == 0 and self._rows is not None
                 self._changed.notify_all()
             if last:
                 self._all_built()

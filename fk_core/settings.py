@@ -63,11 +63,10 @@ class Timing:
     crowd_share: float = 0.25
     crowd_spare: float = 0.8
     """Others crowd a CPU's cores where they keep more than this share of them busy and leave fewer than so many: one
-    side works at a time, and then waits for a core now and then. Beside one busy process on two cores, a kernel timed
-    against itself was off by 10% at most nine times in ten."""
+    side works at a time, and then waits for a core now and then. One busy process on two cores is none."""
     crowd_floor: float = 0.7
-    """What a CPU's times are taken to be off by then, as a log ratio. Beside two busy processes on two cores, 20
-    readings of a kernel against itself were 0.68 to 1.31; once it was 1.41."""
+    """What a CPU's times are taken to be off by then, as a log ratio: a kernel timed against itself read 0.75 to 1.07
+    beside two busy processes, and one of 20 readings is not the worst there is."""
     batch_us: float = 120.0
 
     def usual_floor(self, kind: str) -> float:

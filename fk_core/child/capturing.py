@@ -17,9 +17,9 @@ from fk_core.child import kernels
 Forward = Callable[..., Any]
 Sampled = tuple[int, int, int, int]
 """Addresses of the two outputs that a gate samples, and how many words each has."""
-MOST_TIMED = 16
+_MOST_TIMED = 16
 """Timed batches of a turn, at most."""
-GATE_COPIES = 8
+_GATE_COPIES = 8
 """Copies of the gate's code, which lie where the driver puts them."""
 
 _Event, _CUDAGraph, _Stream = torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda.Stream
@@ -45,7 +45,7 @@ class DeviceClock:
             binaries = kernels.prepare(props.major * 10 + props.minor)
             torch.zeros(1, device=device)
             self.l2_bytes = int(getattr(props, "L2_cache_size", 0)) or 64 << 20
-            self.gates = [kernels.Kernel(binaries["fk_gate"], 9) for _ in range(GATE_COPIES)]
+            self.gates = [kernels.Kernel(binaries["fk_gate"], 9) for _ in range(_GATE_COPIES)]
             self.refresh, self.flush_kernel = (
                 kernels.Kernel(binaries[name], count) for name, count in (("fk_refresh", 9), ("fk_flush", 3))
             )
@@ -54,7 +54,7 @@ class DeviceClock:
             self.flush_buffer = torch.zeros(self.flush_words, dtype=torch.int32, device=device)
             self.sink = torch.zeros(64, dtype=torch.int32, device=device)
             self.stream = _Stream(device)
-            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(MOST_TIMED)]
+            self.events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in range(_MOST_TIMED)]
 
     def flush(self, stream: int) -> None:
         self.flush_kernel.launch(

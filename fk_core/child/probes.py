@@ -174,9 +174,8 @@ class _Planner:
                 self._reduced(case, distribution)
 
     def _reduced(self, case: Mapping[str, Any], distribution: str, level: float | None = None) -> None:
-        dims = self._small(
-            case, case["dims"], self.budget.rows + (distribution in _ANYWHERE) * self.random.randint(0, 2)
-        )
+        more = self.random.randint(0, 2) if distribution in _ANYWHERE else 0
+        dims = self._small(case, case["dims"], self.budget.rows + more)
         self._add(case, dims, distribution, f"few rows, {distribution} values", level=level)
 
     def _scales(self, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:

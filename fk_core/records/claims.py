@@ -64,6 +64,12 @@ class HeldClaim(Claim):
     earlier: list[Index] = Field(max_length=MOST_OUTPUTS)
 
 
+class LoopClaim(Claim):
+    """How many calls of a turn were made."""
+
+    made: int
+
+
 class HoldClaim(Claim):
     shared: list[Annotated[list[CallNumber], Field(min_length=2, max_length=2)]] = Field(max_length=64)
     """Pairs of calls of which an output shares memory with an output or input of the other."""

@@ -226,7 +226,6 @@ class FakeJudge:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.wrong = 0
-        self.wrong_after = 0
         self.wrong_loop = (0, "")
         self.shown: dict[tuple[str, int], int] = {}
         self.floor_us: float | None = 1.0
@@ -270,8 +269,7 @@ class FakeJudge:
         if do == "audit":
             if "fresh" in self.taken[body["case"]].pop(0):
                 return {"wrong": self.wrong_fresh, "checked": 4}, []
-            self.wrong_after -= 1
-            found = self.wrong if self.wrong_after < 0 else 0
+            found = self.wrong
             if body["slots"] != self.process.layouts[body["case"]][body["layout"]]["order"]:
                 found = 4
             return {"wrong": found, "checked": 4}, []

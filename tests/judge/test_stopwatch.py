@@ -584,7 +584,7 @@ def test_a_stale_graph_says_more_than_a_failure_behind_it(bench: Make, evidence:
 
 def test_a_case_that_fails_its_audit_ends_the_captures(bench: Make) -> None:
     made = bench()
-    made.judge.wrong, made.judge.wrong_after = 2, 0
+    made.judge.wrong = 2
     with pytest.raises(CandidateFault) as caught:
         made.run("op/a", "op/b", "op/c")
     assert caught.value.case == "op/a"

@@ -298,6 +298,28 @@ def test_builders_that_never_hear_of_a_row_end_with_the_job(desk: Workshop) -> N
     settled(ahead)
 
 
+def test_builders_that_fail_before_there_are_rows_are_replaced(desk: Workshop) -> None:
+    real = desk.builder
+
+    def builder(source: str, scratch: Path) -> Any:
+        raise ZygoteDied("planted")
+
+    desk.builder = builder  # type: ignore[method-assign]
+    ahead = Prebuild(desk, "the source", desk.job, None, desk.cancel)  # type: ignore[arg-type]
+    settled(ahead)
+    assert not desk.offered, "nothing was tried yet"
+    desk.builder = real  # type: ignore[method-assign]
+    ahead.build([row("one", case=True), row("two")])
+    assert quick(ahead.wait_for_cases)
+    settled(ahead)
+    ahead.close()
+    assert desk.kernels() == ["Kone", "Ktwo"]
+    assert len(desk.offered) == 1
+    desk.builders.clear()
+    build_all(desk, row("one", case=True), row("two"))
+    assert not desk.builders, "what they built is listed"
+
+
 def test_nothing_starts_early_for_a_source_that_was_built(desk: Workshop) -> None:
     build_all(desk, row("one", case=True))
     desk.builders.clear()

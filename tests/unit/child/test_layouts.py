@@ -77,13 +77,3 @@ def test_what_is_contiguous_stays_where_it_is() -> None:
     x = torch.randn(4, 32)
     assert layouts.buffer_shape((4, 32), "", random.Random(1)) == (4, 32)
     assert layouts.spread(x, (4, 32)) is x
-
-
-def test_what_lies_around_a_part_can_be_compared_alone() -> None:
-    then = layouts.spread(torch.ones(2, 4), (2, 6))
-    now = then.clone()
-    layouts.part(now, (2, 4)).fill_(5.0)
-    assert torch.equal(layouts.with_part(now, then, (2, 4)).nan_to_num(7.0), then.nan_to_num(7.0))
-    now[1, 5] = 0.0
-    assert not torch.equal(layouts.with_part(now, then, (2, 4)).nan_to_num(7.0), then.nan_to_num(7.0))
-    assert float(layouts.part(now, (2, 4))[0, 0]) == 5.0, "nothing was written to"

@@ -364,6 +364,17 @@ def test_only_arguments_that_are_no_rows_one_behind_the_other_may_be_refused(nam
         assert probe.may_raise or not probe.layout
 
 
+def test_of_several_arguments_any_may_be_the_part() -> None:
+    task, kinds = task_of("rms_norm"), set()
+    for seed in range(12):
+        for probe in plan_of("rms_norm", cpu=True, seed=seed):
+            call = inputs.call_of(task, probe)
+            if probe.layout and len(call.shapes) > 1:
+                longer = inputs.buffer_shapes(call, probe)
+                kinds.add(tuple(longer[name] != shape for name, shape in call.shapes.items()))
+    assert kinds == {(True, True), (True, False), (False, True)}
+
+
 def test_on_a_cpu_many_rows_are_tried_now_and_then_in_any_number() -> None:
     found = [
         max(p.dims["tokens"] for p in plan_of("silu_and_mul", cpu=True, seed=seed) if p.hidden) for seed in range(120)
