@@ -55,6 +55,11 @@ WIDEST = 1 << 16
 """Of the one row that is as wide as models have it."""
 SCALE_CALLS = 3
 """Calls, at the least, that each distribution of scales gets for a class, each in its own part of the range."""
+INIT_CALLS = 3
+"""The same for each argument of ``__init__`` that has a range."""
+APART = 1.25
+"""Factor by which a drawn argument of ``__init__`` differs from those that a candidate has seen."""
+DRAWS = 100
 NARROW = (64, 192)
 """Width of the rows of calls that are about how many rows there are."""
 RARELY = 1 / 8
@@ -103,6 +108,7 @@ class _Planner:
             self._hidden(group)
             self._relations(next((case for case in group if self._has_rows(case)), group[0]))
         self._scales(list(groups.values()))
+        self._init_values(list(groups.values()))
         self._magnify(groups)
         self._fresh(ordered)
         self._many_rows(groups)
@@ -217,10 +223,30 @@ class _Planner:
             said = ", ".join(f"{name} {value}" for name, value in wide.items())
             dims = self._small(case, case["dims"] | wide, 1)
             self._add(case, dims, "normal", f"one row of {said}, in no case", hidden=True)
-        for name, (lowest, highest) in self.task["init_ranges"].get(case["entry"], {}).items():
+
+    def _init_values(self, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Every argument of ``__init__`` that has a range, at values in no case, spread over it for each class."""
+        for entry in dict.fromkeys(group[0]["entry"] for group in groups):
+            mine = [group for group in groups if group[0]["entry"] == entry]
+            turns = mine * -(-INIT_CALLS // len(mine))
+            for name, (lowest, highest) in self.task["init_ranges"].get(entry, {}).items():
+                self.random.shuffle(turns)
+                for number, group in enumerate(turns):
+                    case = self.random.choice(list(group))
+                    part = (number / len(turns), (number + 1) / len(turns))
+                    value = self._unseen(entry, name, *(lowest * (highest / lowest) ** side for side in part))
+                    dims = self._small(case, case["dims"], 2)
+                    self._add(case, dims, "tiny", f"{name} {value}, in no case", {name: value}, hidden=True)
+
+    def _unseen(self, entry: str, name: str, lowest: float, highest: float) -> float:
+        """A value that can be told from every one that cases, or the default, show. Any, where the range has none."""
+        shown = [case["init"][name] for case in self.task["cases"] + self.task["cpu_cases"] if case["entry"] == entry]
+        shown += [value for key, value in init_defaults(self.task["entries"][entry]["init"]).items() if key == name]
+        for _ in range(DRAWS):
             value = float(f"{lowest * (highest / lowest) ** self.random.random():.3g}")
-            dims = self._small(case, case["dims"], 2)
-            self._add(case, dims, "tiny", f"{name} {value}, in no case", {name: value}, hidden=True)
+            if all(not 1 / APART < value / other < APART for other in shown):
+                break
+        return value
 
     def _unseen_defaults(self, group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Defaults of ``__init__`` that no case of the group has: they must be right for its form and dtype, too."""

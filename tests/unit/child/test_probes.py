@@ -291,6 +291,27 @@ def test_defaults_are_tried_with_every_form_and_dtype(name: str, cpu: bool) -> N
             assert any(p.init[argument] == value for p in mine), (form, dtype, argument)
 
 
+@pytest.mark.parametrize("cpu", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_init_arguments_with_a_range_are_spread_over_it_apart_from_what_was_shown(cpu: bool, alone: bool) -> None:
+    """A kernel that knows the shown values only was right now and then, where the drawn one lay beside one of them."""
+    task = task_of("rms_norm")
+    lowest, highest = task["init_ranges"]["RMSNorm"]["eps"]
+    cases = task["cpu_cases" if cpu else "cases"]
+    cases = cases[1:2] if alone else cases
+    shown = {case["init"]["eps"] for case in task["cases"]} | {1e-6}
+    for seed in range(100):
+        drawn = [p for p in inputs.plan(task, cases, seed, cpu=cpu) if p.init["eps"] not in shown]
+        assert all(p.distribution == "tiny" and p.gating and p.hidden for p in drawn)
+        assert {(p.form, p.dtype) for p in drawn} == {(case["form"], case["dtype"]) for case in cases}
+        values = sorted(p.init["eps"] for p in drawn)
+        assert all(max(value / eps, eps / value) >= 1.25 for value in values for eps in shown)
+        assert len(values) >= 3
+        for number, value in enumerate(values):
+            level = math.log(value / lowest) / math.log(highest / lowest)
+            assert number / len(values) - 0.001 <= level <= (number + 1) / len(values) + 0.001
+
+
 def test_widths_that_are_init_arguments_follow_the_hidden_shape() -> None:
     for probe in plan_of("rms_norm", cpu=True):
         assert probe.init["hidden_size"] == probe.dims["hidden"]
