@@ -1,6 +1,6 @@
 """Run by ``test_levels`` in a process of its own, perhaps as another user: submits files and prints what came of them.
 
-python -m tests.adversaries.submit_all NAME...     prints {name: [outcome, [evidence kinds]]}
+python -m tests.adversaries.submit_all DEVICE NAME...     prints {name: [outcome, [evidence kinds]]}
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ QUICKEST = ONE_CASE | {"rms_norm": "*/decode-1/*", "silu_and_mul": "*/decode-4-r
 """For honest files: what is looked at is how they are confined."""
 
 
-def main(names: list[str]) -> None:
+def main(device: str, names: list[str]) -> None:
     by_name = {entry.path.name: entry for entry in entries()}
     found = {}
     with Harness() as harness:
         for name in names:
             entry = by_name[name]
             cases = (QUICKEST if entry.expect == "accept" else ONE_CASE)[entry.task]
-            request = ValidateRequest(op=entry.task, source=entry.neutral_source, cases=cases, device="cpu")
+            request = ValidateRequest(op=entry.task, source=entry.neutral_source, cases=cases, device=device)
             report = harness.validate(request)
             found[name] = [report.outcome.value, [e.kind for e in report.evidence], report.summary[:300]]
             if report.machine is not None:
@@ -33,4 +33,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

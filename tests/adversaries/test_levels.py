@@ -18,7 +18,7 @@ import pytest
 from fk_core import settings as fk_settings
 from fk_core.sandbox import exposure, levels
 from tests.adversaries.corpus_index import Entry, entries
-from tests.sandbox.test_as_ordinary_user import USER, _python
+from tests.sandbox.test_as_ordinary_user import USER, _packages, _python
 
 CHECKOUT = Path(__file__).parents[2]
 AVAILABLE = levels.available(fk_settings.load({}))
@@ -33,15 +33,15 @@ WAYS = [(level, user) for level in LEVELS for user in ("root", "ordinary")]
 TOUCHING = ("subprocess", "tempfile", "environment", "thread_at_import", "logging", "custom_op", "autotune")
 
 
-def part(way: int) -> list[Entry]:
+def part(way: int, honest: list[Entry] = HONEST) -> list[Entry]:
     """Honest files for one of :data:`WAYS`: those that touch what is confined, and a third of the others. Each of them
     is tried twice, as root and as an ordinary user, at two levels.
     """
-    others = [e for e in HONEST if e.kind.removeprefix("honest_") not in TOUCHING]
-    return [e for e in HONEST if e not in others] + others[way % 3 :: 3]
+    others = [e for e in honest if e.kind.removeprefix("honest_") not in TOUCHING]
+    return [e for e in honest if e not in others] + others[way % 3 :: 3]
 
 
-def submit(chosen: list[Entry], level: str, *, root: bool) -> dict[str, list[object]]:
+def submit(chosen: list[Entry], level: str, *, root: bool, device: str = "cpu") -> dict[str, list[object]]:
     """Validate the files in a process of its own at this level, as root or as an ordinary user."""
     python, prefix = sys.executable, []
     if not root:
@@ -55,17 +55,16 @@ def submit(chosen: list[Entry], level: str, *, root: bool) -> dict[str, list[obj
     place.mkdir()
     if not root:
         os.chown(place, USER, USER)
-    packages = [path for path in sys.path if "site-packages" in path]
     env = {
         "PATH": os.environ["PATH"] if root else "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(place),
         "FK_HOME": str(place / "home"),
         "FK_LOCK_DIR": str(place / "locks"),
         "FK_SANDBOX": level,
-        "PYTHONPATH": ":".join([str(Path(exposure.fk_core.__file__).parents[1]), *packages]),
+        "PYTHONPATH": ":".join([str(Path(exposure.fk_core.__file__).parents[1]), *_packages()]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [*prefix, python, "-m", "tests.adversaries.submit_all", *[e.path.name for e in chosen]]
+    command = [*prefix, python, "-m", "tests.adversaries.submit_all", device, *[e.path.name for e in chosen]]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, cwd=CHECKOUT, check=False)
     finally:
@@ -85,10 +84,10 @@ def test_every_honest_file_has_its_turns() -> None:
         assert {user for _, user in ways} == {"root", "ordinary"}
 
 
-def no_flags(chosen: list[Entry], level: str, user: str) -> None:
+def no_flags(chosen: list[Entry], level: str, user: str, device: str = "cpu") -> None:
     if level not in AVAILABLE:
         pytest.skip(f"this machine does not have {level}")
-    found = submit(chosen, level, root=user == "root")
+    found = submit(chosen, level, root=user == "root", device=device)
     assert {name: told for name, told in found.items() if told[0] != "PASSED" or told[1]} == {}
     assert len(found) == len(chosen)
 
