@@ -1,7 +1,7 @@
 """The few CUDA driver calls that torch does not offer: memory shared by descriptor, and reading a captured graph.
 
 ctypes over ``libcuda.so.1``. Structures follow ``cuda.h`` of CUDA 12 and 13. Every call raises ``CudaError`` with the
-driver's own name for the error. Call only after torch has made the device's context current in this thread.
+driver's own name for the error. All but :func:`start` need the device's context, which torch makes current in a thread.
 """
 
 from __future__ import annotations
@@ -91,6 +91,16 @@ def _prop(device: int) -> _AllocProp:
     prop.handle_types = _HANDLE_POSIX_FD
     prop.location = _Location(_LOCATION_DEVICE, device)
     return prop
+
+
+def start(device: int) -> None:
+    """Start the driver, and the context of a device that torch will use: it finds both there. The interpreter is free
+    to do something else in the fifth of a second that this takes, as it is not while torch does it.
+    """
+    lib, number, context = driver(), c.c_int(), c.c_void_p()
+    check(lib.cuInit(c.c_uint(0)), "start the driver")
+    check(lib.cuDeviceGet(c.byref(number), c.c_int(device)), f"find device {device}")
+    check(lib.cuDevicePrimaryCtxRetain(c.byref(context), number), "make a context")
 
 
 def granularity(device: int) -> int:

@@ -9,8 +9,10 @@ itself under the same name (lazy loading, wrapping) is ignored too.
 from __future__ import annotations
 
 import builtins
+import operator
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -71,6 +73,7 @@ _CLASS_NOISE = frozenset(
 _CONSTANTS = frozenset({"math", "torch", "numpy"})
 _OWN = "fk_core.child."
 _Missing = object()
+_is = operator.is_
 _FUNCTIONS = (types.FunctionType,)
 _KEPT = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type, property),
@@ -142,12 +145,26 @@ class _Namespace:
             if (function := _function_of(value)) is not None
         }
 
+    def same_values(self, now: Mapping[str, Any]) -> bool:
+        """Whether ``now`` holds all that was held: no loop of Python's, as there are ten thousand values."""
+        return all(map(_is, map(now.get, self.values), self.values.values()))
+
+    def same_names(self, now: Mapping[str, Any]) -> bool:
+        return len(now) == len(self.names) and self.names.issuperset(now)
+
 
 class Table:
-    """What the protected namespaces held when the table was made. Packages in ``allowed`` may replace functions."""
+    """What the protected namespaces held when the table was made. Packages in ``allowed`` may replace functions.
 
-    def __init__(self, allowed: frozenset[str] = frozenset()) -> None:
+    ``earlier``: one that was made before, when no candidate's code had run yet. What is still as it says is not gone
+    through again.
+    """
+
+    spaces: list[_Namespace]
+
+    def __init__(self, allowed: frozenset[str] = frozenset(), earlier: Table | None = None) -> None:
         self.allowed = allowed
+        known = {} if earlier is None else {(space.label, id(space.owner)): space for space in earlier.spaces}
         modules = {name: sys.modules[name] for name in _MODULES if name in sys.modules}
         modules |= {name: module for name, module in list(sys.modules.items()) if name.startswith(_OWN)}
         classes: dict[int, tuple[str, type]] = {}
@@ -163,8 +180,10 @@ class Table:
         for kind in _subclasses(torch.nn.Module):
             classes.setdefault(id(kind), (f"{kind.__module__}.{kind.__qualname__}", kind))
         self.modules = modules
-        self.spaces = [_Namespace(name, module) for name, module in modules.items()]
-        self.spaces += [_Namespace(name, kind) for name, kind in classes.values()]
+        self.spaces = [
+            _namespace(name, owner, known.get((name, id(owner))))
+            for name, owner in [*modules.items(), *classes.values()]
+        ]
 
     def compare(self, origins: Origins) -> list[Finding]:
         """Findings for everything that was replaced since."""
@@ -175,7 +194,7 @@ class Table:
                 found.append(_replaced(f"sys.modules[{name!r}]", module, loaded.get(name, _Missing), origins))
         for space in self.spaces:
             now = vars(space.owner)
-            for name, value in space.values.items():
+            for name, value in () if space.same_values(now) else space.values.items():
                 current = now.get(name, _Missing)
                 if current is not value and not self._harmless(value, current, origins):
                     found.append(_replaced(f"{space.label}.{name}", value, current, origins))
@@ -184,7 +203,7 @@ class Table:
                     found.append(
                         finding("patched_function", f"the code of {space.label}.{name} was replaced", instead=_INSTEAD)
                     )
-            if len(now) != len(space.names) or not space.names.issuperset(now):
+            if not space.same_names(now):
                 found += _hiding(space, now, origins)
         return found
 
@@ -193,6 +212,13 @@ class Table:
             return True
         package = str(getattr(after, "__module__", "")).partition(".")[0]
         return package in self.allowed and origins.of_value(after) == "library"
+
+
+def _namespace(label: str, owner: Any, earlier: _Namespace | None) -> _Namespace:
+    """What ``owner`` holds; that of before, where it holds the same objects under the same names."""
+    now = vars(owner)
+    same = earlier is not None and earlier.same_names(now) and earlier.same_values(now)
+    return earlier if earlier is not None and same else _Namespace(label, owner)
 
 
 _INSTEAD = "leave the functions of other modules alone; call your own under a name of its own"

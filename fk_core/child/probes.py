@@ -55,7 +55,7 @@ WIDEST = 1 << 16
 """Of the one row that is as wide as models have it."""
 SCALE_CALLS = 3
 """Calls, at the least, that each distribution of scales gets for a class, each in its own part of the range."""
-INIT_CALLS = 3
+INIT_CALLS = 2
 """The same for each argument of ``__init__`` that has a range."""
 APART = 1.25
 """Factor by which a drawn argument of ``__init__`` differs from those that a candidate has seen."""
