@@ -69,6 +69,24 @@ class Taken:
     earlier: list[int]
 
 
+@dataclass
+class _Left:
+    """What a call left, in one piece, and the candidate's words on it."""
+
+    number: int
+    laid: Laid
+    bytes: Tensor
+    returned: int
+    described: list[dict[str, Any]]
+    aliases: list[list[int]]
+    earlier: list[int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the copy, and of what the arguments were before."""
+        return 2 * self.bytes.numel()
+
+
 class CallDesk:
     """Lays out calls and judges them, in the order of the plan. ``room``: bytes that one of them needs at most."""
 
@@ -80,6 +98,8 @@ class CallDesk:
         """Region of each call, and how far into it."""
         self.laid: dict[int, Laid] = {}
         self.taken: dict[int, Taken] = {}
+        self._left: _Left | None = None
+        """What was copied last and is not in ``taken`` yet."""
         self.outputs: dict[int, list[Tensor]] = {}
         self.stable: dict[int, list[int]] = {}
         self.small: dict[tuple[int, int], Tensor] = {}
@@ -181,15 +201,24 @@ class CallDesk:
         aliases: list[list[int]],
         earlier: list[int],
     ) -> None:
-        """Copy what call ``i`` left, so that the candidate's code may run again.
+        """Copy what call ``i`` left, so that the candidate's code may run again. :meth:`file` has to follow.
 
         ``returned``: how many values forward returned; ``described``: the candidate's own words on the first of them;
         ``aliases`` and ``earlier``: which of them lie in an argument, or in an earlier call's output.
         """
         laid = self.laid.pop(i)
-        known = laid.known
         # In one piece: on a GPU one copy takes as long as any of those that it would be made of.
         left = self.job.arena.tensor(laid.begin, (laid.end - laid.begin,), torch.uint8).clone()
+        self._left = _Left(i, laid, left, returned, described, aliases, earlier)
+
+    def file(self) -> None:
+        """Sort out what was copied last, unless that is done: before anything else is asked of the job, but the
+        candidate need not wait for it.
+        """
+        last, self._left = self._left, None
+        if last is None:
+            return
+        laid, left, known = last.laid, last.bytes, last.laid.known
 
         def of(place: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             start = place["at"] - laid.begin
@@ -198,28 +227,26 @@ class CallDesk:
         stored = {p["name"]: of(p, tuple(p["shape"]), DTYPES[p["dtype"]]) for p in laid.places}
         got = {o["name"]: of(o, *known.layout[o["name"]]) for o in laid.outputs}
         base = known.probe.base
-        self.taken[i] = Taken(
+        taken = self.taken[last.number] = Taken(
             known,
-            2 * left.numel(),
+            last.size,
             got,
             after={name: layouts.part(whole, known.call.shapes[name]) for name, whole in stored.items()},
             stored=stored,
             kept=self._kept(laid.again, [of(a, (a["bytes"],), torch.uint8) for a in laid.again]),
             base=[] if base is None else self.outputs.get(base, []),
-            problem=self._structure(known, returned, described),
-            strides=_strides(list(known.layout), described),
-            aliases=aliases,
-            earlier=earlier,
+            problem=self._structure(known, last.returned, last.described),
+            strides=_strides(list(known.layout), last.described),
+            aliases=last.aliases,
+            earlier=last.earlier,
         )
-        if self.taken[i].problem is None:
-            self._remember(i, list(got.values()), aliases)
+        if taken.problem is None:
+            self._remember(last.number, list(got.values()), last.aliases)
 
     def waiting(self) -> dict[str, Any]:
         """How many calls were not judged yet, and whether they take as much memory as they may."""
-        return {
-            "waiting": len(self.taken),
-            "full": sum(taken.size for taken in self.taken.values()) > self._most_bytes(),
-        }
+        sizes = [taken.size for taken in self.taken.values()] + ([self._left.size] if self._left else [])
+        return {"waiting": len(sizes), "full": sum(sizes) > self._most_bytes()}
 
     def _most_bytes(self) -> int:
         if self.job.device.type == "cpu":

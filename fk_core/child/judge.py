@@ -62,6 +62,7 @@ def main(channel: Channel, config: dict[str, Any]) -> None:
         channel.reply(frame, answer, fds=fds)
         for fd in fds:
             os.close(fd)
+        judge.catch_up()
 
 
 class Judge:
@@ -71,6 +72,8 @@ class Judge:
         self.device = device
         self.ceilings = Ceilings(device)
         self.job: Job | None = None
+        self._late: Exception | None = None
+        """What went wrong behind the last answer."""
         if device.type == "cuda":
             self._warm()
 
@@ -94,8 +97,19 @@ class Judge:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def catch_up(self) -> None:
+        """Do what the last answer need not wait for, while the candidate works."""
+        try:
+            if self.job is not None:
+                self.job.calls.file()
+        except Exception as error:  # noqa: BLE001 - told with the next answer
+            self._late = error
+
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
+        late, self._late = self._late, None
         do = body["do"]
+        if late is not None and do not in ("open", "close"):
+            raise late
         if do == "open":
             self._end()
             self.job = Job(self.device, body, self.ceilings)
@@ -279,6 +293,7 @@ class Job:
         return list(found.values())
 
     def handle(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls.file()
         do = body["do"]
         if do == "lay":
             if body["skip"] is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from math import prod
 
@@ -57,6 +58,39 @@ def shared(extents: Iterable[tuple[int, int, int]]) -> list[list[int]]:
         if stop > end:
             end, holder = stop, owner
     return found
+
+
+class Extents:
+    """Extents that are held. Says whether another one reaches into one of them, without looking at most."""
+
+    __slots__ = ("_longest", "_sorted")
+
+    def __init__(self) -> None:
+        self._sorted: list[tuple[int, int]] = []
+        self._longest = 0
+
+    def add(self, place: tuple[int, int]) -> None:
+        first, last = place
+        if first < last:
+            insort(self._sorted, place)
+            self._longest = max(self._longest, last - first)
+
+    def remove(self, place: tuple[int, int]) -> None:
+        """Take out one that was added; an empty one never was in."""
+        if place[0] < place[1]:
+            del self._sorted[bisect_left(self._sorted, place)]
+
+    def touched_by(self, place: tuple[int, int]) -> bool:
+        first, last = place
+        before = bisect_left(self._sorted, (last, 0)) if first < last else 0
+        while before:
+            before -= 1
+            start, end = self._sorted[before]
+            if first < end:
+                return True
+            if start + self._longest <= first:
+                break
+        return False
 
 
 def copy_bytes(tensor: Tensor, target: int, size: int) -> bool:

@@ -23,7 +23,7 @@ from fk_core.child.calls import DTYPES
 from fk_core.child.capturing import DeviceClock, Forward, NotCapturable, capture, outputs_of
 from fk_core.child.eager import EagerCase, Results
 from fk_core.child.guards import plain_tensor
-from fk_core.child.memory import copy_bytes, extent, last_stride, overlap, shared
+from fk_core.child.memory import Extents, copy_bytes, extent, last_stride, overlap, shared
 from fk_core.child.refresh import Argument
 from fk_core.child.timing import CaseTimer, Place
 from fk_core.child.weights import holds_tensors, movable_weights
@@ -57,7 +57,7 @@ class Runner:
 
     # No instance dictionary: nobody gives this object methods of his own.
     __slots__ = (
-        *("_clock", "_extents", "_large", "_libc", "_views"),
+        *("_clock", "_extents", "_held", "_large", "_libc", "_views"),
         *("arenas", "build", "copies", "device", "eager", "kept", "modules", "origins", "timers", "unmoved"),
     )
 
@@ -67,6 +67,7 @@ class Runner:
         self.modules: dict[str, tuple[dict[str, Any], Forward]] = {}
         self.kept: dict[int, list[Tensor]] = {}
         self._extents: dict[int, list[tuple[int, int]]] = {}
+        self._held = Extents()
         self._large: list[int] = []
         self.copies: dict[str, list[Forward]] = {}
         self.unmoved: set[str] = set()
@@ -134,25 +135,25 @@ class Runner:
             self._poison([], on=False)
         aliases = self._aliases(tensors, inputs)
         given = {o for o, _ in aliases}
-        earlier = [o for o, output in enumerate(tensors) if o not in given and self._in_kept(extent(output))]
+        earlier = [o for o, output in enumerate(tensors) if o not in given and self._held.touched_by(extent(output))]
         self._keep(body["seq"], tensors, given)
         self._copy_again(body.get("again", []))
         self._settle()
         return {"returned": len(made), "outputs": described, "aliases": aliases, "earlier": earlier}
 
-    def _in_kept(self, place: tuple[int, int]) -> bool:
-        first, last = place
-        return any(first < end and start < last for kept in self._extents.values() for start, end in kept)
-
     def _keep(self, seq: int, tensors: list[Tensor], given: set[int]) -> None:
         """Hold on to the outputs of a call; ``given`` are those that lie in its arguments."""
         self.kept[seq] = tensors
         self._extents[seq] = [extent(tensor) for o, tensor in enumerate(tensors) if o not in given]
+        for place in self._extents[seq]:
+            self._held.add(place)
         if sum(prod(_size(tensor)) * _dtype(tensor).itemsize for tensor in tensors) > KEEP_BYTES:
             self._large.append(seq)
         if len(self._large) > KEEP_CALLS:
             oldest = self._large.pop(0)
-            del self.kept[oldest], self._extents[oldest]
+            del self.kept[oldest]
+            for place in self._extents.pop(oldest):
+                self._held.remove(place)
 
     def _copy_again(self, places: list[dict[str, Any]]) -> None:
         for again in places:
@@ -182,6 +183,7 @@ class Runner:
         self._settle()
         for kept in (self.kept, self._extents, self._large):
             kept.clear()
+        self._held = Extents()
         return {"shared": shared(extents)}
 
     def _collect(

@@ -82,6 +82,7 @@ class Court:
         claim = CallClaim.model_validate(answer)
         described = [o.model_dump(exclude_none=True) for o in claim.outputs]
         self.job.calls.take(i, claim.returned, described, claim.aliases, claim.earlier)
+        self.job.calls.file()
         ((_, told),) = self.job.calls.judge_some(1)
         self.told.append(told)
         return told

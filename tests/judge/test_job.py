@@ -195,6 +195,7 @@ def test_places_of_outputs_hold_nothing_right(sit: Sit) -> None:
         "last_stride": 1,
     }
     court.job.calls.take(0, 1, [said], [], [])
+    court.job.calls.file()
     ((_, told),) = court.job.calls.judge_some(1)
     assert (told["ok"], told["outcome"]) == (False, "NON_FINITE")
 
@@ -654,3 +655,21 @@ def test_rows_name_the_module_that_they_build(sit: Sit, op: str) -> None:
     assert sorted(n for row in rows for calls in row["calls"] for n in calls) == list(range(len(job.probes)))
     of_cases = {key for key, probe in zip(job.keys, job.probes, strict=True) if probe.case_id is not None}
     assert {row["key"] for row in rows if row["case"]} == of_cases
+
+
+def test_what_goes_wrong_behind_an_answer_is_told_with_the_next(sit: Sit) -> None:
+    """And is no fault of the job that comes after."""
+    judge = Judge(CPU)
+    judge.job = sit("softmax", lambda forward, state: forward).job
+    laid = judge.handle({"do": "lay", "lay": [0], "skip": None})["laid"]
+    answer = judge.handle({"do": "take", "i": 0, "returned": 1, "outputs": "no rows", "aliases": [], "earlier": []})
+    assert answer == {"waiting": 1, "full": False}
+    assert laid[0]["seq"] == 0
+    judge.catch_up()
+    with pytest.raises((TypeError, AttributeError)):
+        judge.handle({"do": "judge", "most": 1})
+    assert judge.handle({"do": "judge", "most": 1}) == {"told": [], "waiting": 0, "full": False}
+    judge.job.calls.file = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    judge.catch_up()
+    assert judge.handle({"do": "close"}) == {}
+    assert judge.handle({"do": "machine"})

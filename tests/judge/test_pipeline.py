@@ -259,6 +259,7 @@ def test_what_was_found_is_told_before_the_judge_fails(sit: Make, monkeypatch: p
         made.make(laid["key"])
         made.court.runner.do_call({"do": "call", **laid}, [])
         desk.take(i, 0, [], [], [])
+        desk.file()
     monkeypatch.setattr(desk, "judge", judge)
     desk.taken.pop(0)
     said = desk.judge_some(4)

@@ -7,7 +7,7 @@ import random
 
 import torch
 
-from fk_core.child.memory import MOST, last_stride, shared
+from fk_core.child.memory import MOST, Extents, last_stride, shared
 
 
 def test_the_last_stride_counts_where_a_row_has_a_next_element() -> None:
@@ -53,3 +53,21 @@ def test_against_every_pair() -> None:
         found = {tuple(pair) for pair in shared(extents)}
         assert found <= pairs
         assert bool(found) is bool(pairs)
+
+
+def test_held_extents_against_every_one() -> None:
+    source = random.Random(6)
+    for _ in range(300):
+        held, every = Extents(), []
+        for _ in range(60):
+            start = source.randrange(400)
+            place = (start, start + source.choice((0, 1, 3, 8, 8, 150)))
+            first, last = place
+            assert held.touched_by(place) is any(
+                first < end and begin < last and begin < end and first < last for begin, end in every
+            )
+            if every and source.random() < 0.3:
+                held.remove(every.pop(source.randrange(len(every))))
+            else:
+                held.add(place)
+                every.append(place)
