@@ -28,6 +28,7 @@ PARTS = {
         Part("d", "roundtrip", 60, 110, libraries=True),
         Part("h", "short", 30, 200, libraries=True),
         Part("f", "kills", 45, 400),
+        Part("l", "levels", 60, 400),
         Part("g", "checks", 10, 40),
     )
 }

@@ -1,15 +1,17 @@
-"""``tests/gpu``, each test on record as soon as it has ended."""
+"""``tests/gpu``, each test on record as soon as it has ended; what takes minutes is another part."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from benchmarks.gpu_parts.context import Context, begin
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
+LEVELS = TESTS / "test_levels_on_gpu.py"
 
 
 class Recorder:
@@ -27,9 +29,13 @@ class Recorder:
 
 
 def main(argv: list[str] | None = None) -> None:
-    ctx = begin("a", argv)
-    flags = ["-v", "-p", "no:cacheprovider", f"--junitxml={ctx.out / 'tests-gpu.xml'}", "--log-level=WARNING"]
-    sys.exit(pytest.main([str(TESTS), *flags, "--durations=0"], plugins=[Recorder(ctx)]))
+    run(begin("a", argv), str(TESTS), f"--ignore={LEVELS}")
+
+
+def run(ctx: Context, *chosen: str) -> NoReturn:
+    """Run the tests that ``chosen`` says, and exit as pytest does."""
+    flags = ["-v", "-p", "no:cacheprovider", f"--junitxml={ctx.out / f'tests-{ctx.part}.xml'}", "--log-level=WARNING"]
+    sys.exit(pytest.main([*chosen, *flags, "--durations=0"], plugins=[Recorder(ctx)]))
 
 
 if __name__ == "__main__":
