@@ -12,7 +12,6 @@ import builtins
 import operator
 import sys
 import types
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -73,7 +72,6 @@ _CLASS_NOISE = frozenset(
 _CONSTANTS = frozenset({"math", "torch", "numpy"})
 _OWN = "fk_core.child."
 _Missing = object()
-_is = operator.is_
 _FUNCTIONS = (types.FunctionType,)
 _KEPT = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type, property),
@@ -145,12 +143,12 @@ class _Namespace:
             if (function := _function_of(value)) is not None
         }
 
-    def same_values(self, now: Mapping[str, Any]) -> bool:
-        """Whether ``now`` holds all that was held: no loop of Python's, as there are ten thousand values."""
-        return all(map(_is, map(now.get, self.values), self.values.values()))
-
-    def same_names(self, now: Mapping[str, Any]) -> bool:
-        return len(now) == len(self.names) and self.names.issuperset(now)
+    def same(self) -> bool:
+        """Whether the owner holds the same objects under the same names. For before a candidate is loaded: what this
+        calls could be replaced.
+        """
+        now = vars(self.owner)
+        return now.keys() == self.names and all(map(operator.is_, map(now.get, self.values), self.values.values()))
 
 
 class Table:
@@ -194,7 +192,8 @@ class Table:
                 found.append(_replaced(f"sys.modules[{name!r}]", module, loaded.get(name, _Missing), origins))
         for space in self.spaces:
             now = vars(space.owner)
-            for name, value in () if space.same_values(now) else space.values.items():
+            # With no function of this module, which could be replaced: its own names come up here, too.
+            for name, value in space.values.items():
                 current = now.get(name, _Missing)
                 if current is not value and not self._harmless(value, current, origins):
                     found.append(_replaced(f"{space.label}.{name}", value, current, origins))
@@ -203,7 +202,7 @@ class Table:
                     found.append(
                         finding("patched_function", f"the code of {space.label}.{name} was replaced", instead=_INSTEAD)
                     )
-            if not space.same_names(now):
+            if len(now) != len(space.names) or not space.names.issuperset(now):
                 found += _hiding(space, now, origins)
         return found
 
@@ -215,10 +214,8 @@ class Table:
 
 
 def _namespace(label: str, owner: Any, earlier: _Namespace | None) -> _Namespace:
-    """What ``owner`` holds; that of before, where it holds the same objects under the same names."""
-    now = vars(owner)
-    same = earlier is not None and earlier.same_names(now) and earlier.same_values(now)
-    return earlier if earlier is not None and same else _Namespace(label, owner)
+    """What ``owner`` holds; what was found before, where that is still so."""
+    return earlier if earlier is not None and earlier.same() else _Namespace(label, owner)
 
 
 _INSTEAD = "leave the functions of other modules alone; call your own under a name of its own"
